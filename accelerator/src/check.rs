@@ -10,7 +10,7 @@ use qdl::{
     config::{AcceleratorConfig, NicConfig},
     run::{accelerator_crew, request_stride, response_stride},
 };
-use report::text::{Page, memory};
+use view::{Page, memory};
 
 use crate::node::Accelerator;
 
@@ -22,7 +22,7 @@ pub fn page(config: &AcceleratorConfig, engine: &EngineConfig, accelerator: &Acc
     page.fact("model", tensors(model));
     page.fact("engine", &accelerator.engine);
     if let Some(WarmUp { cold_us, warm_us }) = accelerator.pipelines.warm_up() {
-        let [cold, warm] = [cold_us, warm_us].map(|us| report::text::time_us(us as f64));
+        let [cold, warm] = [cold_us, warm_us].map(|us| view::time_us(us as f64));
         let times = format!("a sample of zeros took {cold} cold and {warm} warm, alone");
         page.fact("engine", times);
     }

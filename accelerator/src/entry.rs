@@ -10,9 +10,9 @@ use std::{
 
 use clap::{ArgMatches, Command, CommandFactory, Parser};
 use engines::pipeline::WarmUp;
+use machine::{DescribeArgs, Role};
 use program::cli::{self, Screen};
 use qdl::{run::Stop, topology::NodeProgram};
-use submission::{command::DescribeArgs, describe::Role};
 
 use crate::node::Accelerator;
 
@@ -67,9 +67,10 @@ fn run(program: &Command, name: &str, matches: &ArgMatches) -> u8 {
         "topology" => cli::topology(&cli::arguments(matches), NodeProgram::Accelerator)
             .map_or_else(failed, |()| OK),
         _ => {
-            let (args, version) = (cli::arguments(matches), env!("CARGO_PKG_VERSION"));
-            submission::command::describe(&args, Role::Accelerator, version, None)
-                .map_or_else(failed, |_| OK)
+            let args: DescribeArgs = cli::arguments(matches);
+            args.describe(Role::Accelerator, env!("CARGO_PKG_VERSION"))
+                .and_then(|text| args.write(&text))
+                .map_or_else(failed, |()| OK)
         }
     }
 }
@@ -80,13 +81,11 @@ fn failed(error: impl std::fmt::Display) -> u8 {
 }
 
 fn program() -> Command {
-    // `--config` of `describe` names a frontend's configuration, so it is hidden here.
-    let describe = cli::command::<DescribeArgs>("describe").mut_arg("config", |a| a.hide(true));
     Arguments::command()
         .version(cli::version())
         .subcommand_negates_reqs(true)
         .subcommand(cli::command::<cli::TopologyArgs>("topology"))
-        .subcommand(describe)
+        .subcommand(cli::command::<DescribeArgs>("describe"))
         .subcommands(cli::common())
 }
 
@@ -165,7 +164,7 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
     }
     tracing::info!("engine {}", accelerator.engine);
     if let Some(WarmUp { cold_us, warm_us }) = accelerator.pipelines.warm_up() {
-        let [cold, warm] = [cold_us, warm_us].map(|us| report::text::time_us(us as f64));
+        let [cold, warm] = [cold_us, warm_us].map(|us| view::time_us(us as f64));
         tracing::info!("engine warmed up: {cold} for the first sample, {warm} warm");
     }
     if let Some((ms, sequences)) = accelerator.pipelines.sequences() {
@@ -176,7 +175,7 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
     let ended = accelerator.run(&mut |report| {
         if !arguments.screen.quiet {
             // The reader of a pipe may be gone.
-            let _ = write!(std::io::stdout(), "{}", report::served(report));
+            let _ = write!(std::io::stdout(), "{}", crate::served::served(report));
         }
         for mismatch in &report.mismatches {
             eprintln!("error: counts do not agree: {mismatch}");

@@ -12,6 +12,7 @@ use engines::{
     pipelines::{self, Pipelines},
 };
 use fabric::os::{Near, lock};
+use machine::Role;
 use program::metrics::{Endpoint, Family, Figures};
 use qdl::{
     config::{AcceleratorConfig, NicConfig},
@@ -23,7 +24,6 @@ use qdl::{
     wire::Description,
 };
 use record::{EngineInfo, ServedReport, secrets};
-use submission::describe::{self, Role};
 
 /// Makes the callback that describes this node and its machine at the time of a request. Values in
 /// the configuration that look like keys are masked.
@@ -32,7 +32,7 @@ fn describe(node: &str, text: &str) -> Describe {
     Arc::new(move || {
         let version = env!("CARGO_PKG_VERSION");
         Ok(Description {
-            machine: describe::Node::describe_as_json(Role::Accelerator, version, &node)?,
+            machine: machine::Node::describe_as_json(Role::Accelerator, version, &node)?,
             config: config.clone(),
         })
     })

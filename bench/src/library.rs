@@ -265,10 +265,11 @@ impl Library {
     /// Counters of dispatcher, connections and server, as text.
     pub fn counts(&self) -> String {
         format!(
-            "{:?}\n{:?}\n{:?}",
+            "{:?}\n{:?}\n{:?} arrived, {:?}",
             self.dispatcher.counts(),
             self.dispatcher.connection_records(),
-            self.server.counts()
+            self.server.arrived(),
+            self.server.waits()
         )
     }
 }

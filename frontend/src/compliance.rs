@@ -81,7 +81,7 @@ fn spellings(model: &str) -> [String; 3] {
 }
 /// Names of the folders in `folder` that hold `file`.
 fn below(folder: &Path, file: &str) -> Vec<String> {
-    let mut names = submission::folders(folder);
+    let mut names = disk::folders(folder);
     names.retain(|name| folder.join(name).join(file).is_file());
     names
 }

@@ -5,7 +5,7 @@ use qdl::{
     config::Auth,
     model::{ModelSpec, TensorSpec},
 };
-use report::text::memory;
+use view::memory;
 
 /// Names a model with its inputs and outputs.
 pub fn tensors(model: &ModelSpec) -> String {

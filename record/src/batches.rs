@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::CountRow;
+use super::{CountRow, counts::counts_since};
 
 /// Counts batches by size. Counting allocates no memory.
 ///
@@ -196,24 +196,12 @@ pub struct GpuRecord {
 
 impl GpuRecord {
     /// Returns the counts since the earlier reading `before`.
-    pub fn since(mut self, before: &GpuRecord) -> Self {
-        self.batches = self.batches.since(&before.batches);
-        for (now, then) in [
-            (&mut self.padded, before.padded),
-            (&mut self.copies_in, before.copies_in),
-            (&mut self.bytes_in, before.bytes_in),
-            (&mut self.gathered, before.gathered),
-            (&mut self.in_place, before.in_place),
-            (&mut self.fences, before.fences),
-            (&mut self.graphs, before.graphs),
-            (&mut self.bytes_out, before.bytes_out),
-            (&mut self.copy_in_us, before.copy_in_us),
-            (&mut self.compute_us, before.compute_us),
-            (&mut self.copy_out_us, before.copy_out_us),
-        ] {
-            *now = now.saturating_sub(then);
-        }
-        self
+    #[must_use]
+    pub fn since(self, before: &GpuRecord) -> Self {
+        let batches = self.batches.clone().since(&before.batches);
+        let since = counts_since!(self, before: padded copies_in bytes_in gathered in_place fences
+            graphs bytes_out copy_in_us compute_us copy_out_us);
+        GpuRecord { batches, ..since }
     }
 }
 

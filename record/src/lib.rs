@@ -1,5 +1,6 @@
-//! Writes and reads the files of a run's folder, as plain data. Fabrics count without this crate:
-//! the record has their [`FabricCounts`] as they are.
+//! Writes and reads the files of a run's folder, as plain data. `qdl` and `engines` count in types
+//! of this crate, and the files have the counts as they are. Fabrics do not know the crate: they
+//! count in [`FabricCounts`], a part of the record.
 //!
 //! | module | file of the folder, or content of the record |
 //! | --- | --- |
@@ -70,9 +71,10 @@ pub use stages::{
 };
 pub use summary::{
     AcceleratorRecord, CarriedPayload, ConnectionRecord, LOOPBACK_NOTE, Ledger, LostSession, Mode,
-    PostingRule, RailChange, RailRecord, RunExit, RunRecord, Summary, SystemRecord, WarmUpRecord,
+    PostingRule, QueueCounts, RailChange, RailRecord, RunExit, RunRecord, Summary, SystemRecord,
+    WarmUpRecord,
 };
 pub use timeline::Figures;
 pub use tokens::{CountRow, TokenRecord, TokenTime};
-pub use usage::{EngineUse, NicPlace, NicUse, NodeUse, PathUse, Places, ThreadGroup};
+pub use usage::{EngineUse, NicPlace, NicUse, NicWaits, NodeUse, PathUse, Places, ThreadGroup};
 pub use words::is_unprintable;

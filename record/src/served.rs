@@ -5,7 +5,7 @@ use fabric::FabricCounts;
 use serde::Serialize;
 
 use super::{
-    BatchSizes, Places,
+    BatchSizes, NicWaits, Places,
     counts::{add_counts, counts_since},
     reconcile::Comparison,
 };
@@ -97,10 +97,9 @@ pub struct ServedReport {
     pub sequences: Option<SequenceTotals>,
     /// Inputs copied on the engine's side, because their memory layout did not suit the engine.
     pub engine_copies: u64,
-    /// Times that NIC threads went to sleep.
-    pub sleeps: u64,
-    /// Times that another thread woke a NIC thread.
-    pub woken: u64,
+    /// Sleeps of NIC threads, and their ends by another thread.
+    #[serde(flatten)]
+    pub waits: NicWaits,
     /// NUMA places of NIC threads and slots.
     pub places: Places,
     /// Counts that do not agree; [`ServedReport::close`] computes them.

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Accuracy, BatchSizes, Content, Evidence, Goodput, GpuRecord, Limits, LoadgenRecord, LossRecord,
-    NodeFacts, NodeUse, PathUse, PhaseRecord, Places, RefusalRecord, SettingRecord, StageTable,
-    ThroughputReport, TokenRecord, Verified,
+    NicWaits, NodeFacts, NodeUse, PathUse, PhaseRecord, Places, RefusalRecord, SettingRecord,
+    StageTable, ThroughputReport, TokenRecord, Verified,
     counts::add_counts,
     timeline::{ConnectionTick, Event, NodeSide},
 };
@@ -201,6 +201,8 @@ pub struct WarmUpRecord {
     pub of_sizes: usize,
     /// Maximum number of samples in flight on one connection.
     pub at_once: usize,
+    /// Connections that carried a sample.
+    pub connections: usize,
 }
 
 /// One rail, if the dispatcher chooses rails by health.
@@ -250,7 +252,8 @@ pub struct PostingRule {
     pub one_by_one: bool,
 }
 
-/// The dispatcher's counts of samples. Only `warmed` counts warm-up samples.
+/// Counts of samples, as the dispatcher counts them. After a drain, `issued` is `answered` and
+/// `emptied` together. Only `warmed` counts warm-up samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Ledger {
@@ -273,6 +276,18 @@ pub struct Ledger {
     /// Warm-up samples sent, without those lost with their connection; no other field includes
     /// them.
     pub warmed: u64,
+}
+
+/// Counts of samples that were queued at their issue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct QueueCounts {
+    /// Maximum number of samples in the backlog, which wait for a free slot.
+    pub backlog_max: u64,
+    /// Samples that found no free slot at their issue. All connections share one backlog.
+    pub backlogged: u64,
+    /// Samples that the issuing thread left to a NIC thread, although a slot was free.
+    pub handed_over: u64,
 }
 
 /// Counts of the system under test: a cluster's nodes, or an engine in this process. In JSON its
@@ -300,12 +315,9 @@ pub struct SystemRecord {
     pub staged_copies: u64,
     /// Bytes of `staged_copies`.
     pub staged_bytes: u64,
-    /// Maximum number of samples in the backlog, which wait for a free slot.
-    pub backlog_max: u64,
-    /// Samples that found no free slot at their issue. All connections share one backlog.
-    pub backlogged: u64,
-    /// Samples that the issuing thread left to a NIC thread, although a slot was free.
-    pub handed_over: u64,
+    /// Samples that were queued at their issue.
+    #[serde(flatten)]
+    pub queued: QueueCounts,
     /// The rule for posting; `None` without a network, and in folders of earlier versions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub posting_rule: Option<PostingRule>,
@@ -319,11 +331,9 @@ pub struct SystemRecord {
     pub facts: Option<NodeFacts>,
     /// NIC threads of this node; 0 in folders of earlier versions.
     pub nic_threads: u64,
-    /// Times that NIC threads went to sleep.
-    pub sleeps: u64,
-    /// Times that another thread woke a NIC thread. [`ConnectionRecord::wakeups`] counts the
-    /// wake-ups by a connection.
-    pub woken: u64,
+    /// Sleeps of NIC threads, and their ends by another thread.
+    #[serde(flatten)]
+    pub waits: NicWaits,
     /// NUMA places of NIC threads, slots and loaded samples.
     pub places: Places,
     /// The dispatcher's counts.

@@ -2,6 +2,7 @@
 //! Counts only grow; a run's use is the difference of two readings. NUMA places of threads and
 //! memory are the effect of `numa:` and `cpus:`.
 
+use fabric::PathReading;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -34,6 +35,27 @@ pub struct NicUse {
     pub worked_us: u64,
     /// Times that the threads went to sleep.
     pub sleeps: u64,
+}
+
+/// Sleeps of a node's NIC threads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NicWaits {
+    /// Times that NIC threads went to sleep.
+    pub sleeps: u64,
+    /// Times that another thread woke a NIC thread. [`ConnectionRecord::wakeups`] counts the
+    /// wake-ups by a connection.
+    ///
+    /// [`ConnectionRecord::wakeups`]: super::ConnectionRecord::wakeups
+    pub woken: u64,
+}
+
+impl NicWaits {
+    /// Returns the counts since the earlier reading `before`.
+    #[must_use]
+    pub fn since(self, before: &NicWaits) -> Self {
+        counts_since!(self, before: sleeps woken)
+    }
 }
 
 /// An engine behind a batcher: all 0 if the NIC thread answers. An engine that batches by itself
@@ -126,6 +148,23 @@ impl NodeUse {
 }
 
 impl PathUse {
+    /// Adds the reading `now` of a path; `before` is the reading taken `span_us` microseconds
+    /// earlier.
+    pub fn look(&mut self, now: &PathReading, before: &PathReading, span_us: u64) {
+        // The counts of a new socket begin at 0.
+        let since = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
+        let limited_us = since(now.rwnd_limited_us, before.rwnd_limited_us);
+        self.add(&PathUse {
+            looks: 1,
+            looked_us: span_us,
+            busy_us: since(now.busy_us, before.busy_us).min(span_us),
+            rwnd_limited_us: limited_us.min(span_us),
+            rtt_us: now.rtt_us,
+            min_rtt_us: now.min_rtt_us,
+            retransmits: since(now.retransmits, before.retransmits),
+        });
+    }
+
     /// Adds another connection's statistics.
     pub fn add(&mut self, o: &PathUse) {
         add_counts!(self += o: looks looked_us busy_us rwnd_limited_us retransmits rtt_us);
@@ -188,5 +227,30 @@ mod tests {
         let after = reading(3_000, &[group("engine", 9, 1), group("nic", 30, 6)]);
         let used = [group("engine", 9, 1), group("nic", 20, 1)];
         assert_eq!(after.since(&before), reading(2_000, &used));
+    }
+
+    #[test]
+    fn looks_add_up_and_a_new_socket_counts_from_nothing() {
+        let reading = |busy_us, rtt_us, min_rtt_us| PathReading {
+            busy_us,
+            rtt_us,
+            min_rtt_us,
+            ..PathReading::default()
+        };
+        let mut path = PathUse::default();
+        for (now, before) in [
+            (reading(300, 50, 20), reading(100, 0, 0)),
+            (reading(120, 70, 0), reading(300, 50, 20)),
+            (reading(9_000, 90, 10), reading(120, 70, 20)),
+        ] {
+            path.look(&now, &before, 250);
+        }
+        assert_eq!((path.looks, path.looked_us), (3, 750));
+        assert_eq!(
+            path.busy_us,
+            200 + 120 + 250,
+            "no more than the time between two looks"
+        );
+        assert_eq!((path.rtt_us, path.min_rtt_us), (210, 10));
     }
 }

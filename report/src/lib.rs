@@ -2,24 +2,21 @@
 //! runs beside each other. A page is one file that opens from a disk and prints.
 //! `docs/report.md` says what each picture shows.
 //!
-//! A report is sections of tables, facts, words and charts ([`model`]), which `html` and `terminal`
-//! render. Lines over time and percentiles are JSON in the page, which the page's script draws. The
-//! page is made from a run's folder and names what the folder lacks. It contains the run's files:
-//! [`read_all`] reads the run back from the page.
+//! A report is sections of tables, facts, words and charts ([`view::model`]). [`view::terminal`]
+//! and `html` render it. Lines over time and percentiles are JSON in the page, which the page's
+//! script draws. The page is made from a run's folder and names what the folder lacks. It contains
+//! the run's files: [`read_all`] reads the run back from the page.
 //!
 //! | module | purpose |
 //! | --- | --- |
-//! | [`model`] | sections, tables and their cells |
-//! | `html`, `terminal` | a report as a page, and as text |
-//! | [`mod@text`] | numbers with units, labelled facts, lines on losses and refusals |
+//! | `html` | a report as a page |
+//! | [`mod@text`] | lines on losses and refusals |
 //! | [`causes`] | what limits a run, and the judge |
 //! | `embedded` | a run into its page, and back out of it |
 //! | `latency` | counts in a timeline's buckets, and their quantiles |
-//! | [`chart`] | charts as data |
 //! | [`pictures`] | what each picture shows |
 //! | [`page`] | the whole report of one run |
 //! | [`screen()`] | the summary on a terminal |
-//! | [`served()`] | a session from the accelerator's side |
 //! | [`live`] | the page of a run in progress |
 //! | [`compare`] | groups of runs, their differences, and whether these exceed noise |
 //! | [`mod@pareto`] | throughput of runs against latency, with the front |
@@ -28,7 +25,6 @@
 //! | [`command()`] | `qdl report` |
 
 pub mod causes;
-mod chart;
 mod command;
 mod compare;
 mod embedded;
@@ -36,19 +32,17 @@ mod export;
 mod html;
 mod latency;
 mod live;
-mod model;
 mod page;
 mod pareto;
 mod pictures;
 mod screen;
-mod served;
-mod terminal;
 pub mod text;
 mod tuning;
 
 use std::path::{Path, PathBuf};
 
 use record::{FileError, RunFolder};
+use view::{chart, model, terminal};
 
 pub use command::{ReportArgs, command};
 pub use embedded::read_all;
@@ -62,7 +56,6 @@ pub use page::{
 pub use pareto::page as pareto;
 pub use pictures::settings::rows as setting_rows;
 pub use screen::screen;
-pub use served::served;
 pub use tuning::tuning;
 
 /// File name of the page in a run's folder.

@@ -3,11 +3,12 @@
 
 use std::{
     borrow::Borrow,
-    fmt, fs,
+    fmt,
     ops::Deref,
     path::{Path, PathBuf},
 };
 
+pub use disk::{files, folders};
 use serde::{Deserialize, Serialize};
 
 pub const DIAGRAM: &str = "network.svg";
@@ -268,28 +269,9 @@ impl fmt::Display for ResultId {
     }
 }
 
-/// Names of the folders in `of`, sorted; empty if `of` does not exist.
-pub fn folders(of: &Path) -> Vec<String> {
-    names(of, |path| path.is_dir())
-}
-
-/// Names of the files in `of`, sorted; empty if `of` does not exist.
-pub fn files(of: &Path) -> Vec<String> {
-    names(of, |path| path.is_file())
-}
-
 fn named(of: &Path) -> Vec<Name> {
     let all = folders(of);
     all.iter().filter_map(|name| Name::new(name).ok()).collect()
-}
-
-fn names(of: &Path, keep: impl Fn(&Path) -> bool) -> Vec<String> {
-    let entries = fs::read_dir(of).into_iter().flatten().flatten();
-    let kept = entries.filter(|e| keep(&e.path()));
-    let names = kept.filter_map(|e| e.file_name().into_string().ok());
-    let mut names: Vec<_> = names.collect();
-    names.sort();
-    names
 }
 
 /// The file of a page or a picture: `path`, else a file of this name with another extension of its

@@ -10,7 +10,7 @@
 //! | [`round`] | one round's models, limits, seeds, counts and tests |
 //! | [`manifest`] | a run's manifest beside LoadGen's logs, and copies of the run's files |
 //! | [`guard`] | checks of a run before it is measured |
-//! | [`describe`] | a machine's description, the submitter's form, the system's JSON, the diagram |
+//! | `describe` | the submitter's form, the system's JSON, the diagram, pages on machines |
 //! | `layout` | paths in a tree |
 //! | `configs` | the nodes' configurations, as the programs read them |
 //! | `build` | copies runs into a tree |
@@ -22,7 +22,7 @@
 mod build;
 pub mod command;
 mod configs;
-pub mod describe;
+mod describe;
 mod error;
 pub mod guard;
 mod layout;
@@ -33,4 +33,4 @@ mod rules;
 mod table;
 
 pub use error::Error;
-pub use layout::{Name, folders};
+pub use layout::Name;

@@ -12,10 +12,10 @@ use std::{
 };
 
 use fabric::os;
+use machine::Role;
 use record::{COPIES, FileRecord, MANIFEST, Manifest, NodeRecord, secrets};
 
 use crate::{
-    describe::Role,
     error::{self, Error},
     layout::{self, Name},
 };
@@ -35,7 +35,7 @@ pub(crate) fn node_of_yaml(file: &str) -> Option<Name> {
     let node = file.strip_prefix("accelerator-")?.strip_suffix(".yaml")?;
     Name::new(node).ok()
 }
-/// Name of the file with a node's description, [`crate::describe::Node`].
+/// Name of the file with a node's description, [`machine::Node`].
 pub fn node_json(node: &Name) -> String {
     format!("node-{node}.json")
 }

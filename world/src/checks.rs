@@ -189,13 +189,13 @@ impl World<'_> {
             }
         };
         require(counts.issued == issued, "samples issued");
-        let ended = (counts.completed, counts.completed_empty);
+        let ended = (counts.answered, counts.emptied);
         require(ended == (answered, empty), "samples completed");
         require(answered + empty == issued, "samples issued and completed");
         let records = self.plan.shape.records > 0;
         require(!records || recorded == answered, "samples recorded");
         let refused = counts.refused.iter().sum::<u64>();
-        let again = counts.completed + counts.retries + refused;
+        let again = counts.answered + counts.redispatched + refused;
         require(aborted || counts.posted == again, "samples posted");
         let shape = &self.plan.shape;
         // Pauses of 100 ms at most, and 1.5 s until the run is aborted.
@@ -206,7 +206,7 @@ impl World<'_> {
             "no abort, since each lost connection comes back",
         );
         require(
-            !self.is_untroubled() || counts.connections_lost == 0,
+            !self.is_untroubled() || counts.lost_connections == 0,
             "no loss without a fault",
         );
         for c in 0..self.seen.len() {

@@ -267,7 +267,7 @@ impl<'p> World<'p> {
             virtual_ns: now,
             samples: lock(&self.load).issued,
             frames: self.sim.carried().0,
-            again: self.front.dispatcher.counts().retries,
+            again: self.front.dispatcher.counts().redispatched,
             violation: book.violations.first().cloned(),
             trace: book.trace.take().unwrap_or_default(),
             moments: std::mem::take(&mut book.moments),

@@ -57,7 +57,7 @@ pub fn by_accelerator(
 
 #[cfg(test)]
 mod tests {
-    use report::text::accuracy;
+    use view::accuracy;
 
     use super::*;
 

@@ -135,14 +135,8 @@ impl Backend for Network {
             .warm_up(samples.to_vec())
             .map_err(|e| e.to_string())?;
         Ok(report.map(|r| {
-            let (connections, ms) = (
-                r.connections.iter().flatten().count(),
-                r.took_ns / 1_000_000,
-            );
-            format!(
-                "{} samples warmed {connections} connections up in {ms} ms",
-                r.samples
-            )
+            let (samples, connections, ms) = (r.samples, r.connections, r.took_ms as u64);
+            format!("{samples} samples warmed {connections} connections up in {ms} ms")
         }))
     }
 
@@ -184,7 +178,7 @@ impl Backend for Network {
             Err(e) => {
                 // The rules require `Name()` from every node.
                 let dispatcher = cluster.dispatcher();
-                let code = match dispatcher.counts().completed + dispatcher.outstanding() {
+                let code = match dispatcher.counts().answered + dispatcher.outstanding() {
                     0 => ExitCode::Setup,
                     _ => ExitCode::Lost,
                 };
@@ -227,7 +221,7 @@ impl Backend for Network {
     }
 
     fn completed(&self) -> u64 {
-        self.read(|c| c.dispatcher().counts().completed)
+        self.read(|c| c.dispatcher().counts().answered)
     }
 
     fn steps(&self) -> u64 {

@@ -3,18 +3,18 @@
 use std::path::Path;
 
 use frontend_config::FrontendFile;
+use machine::{Node, Role};
 use qdl::run::{Described, descriptions};
 use submission::{
     Error,
     command::{self, DescribeArgs, NodeAnswer},
-    describe::{Node, Role},
 };
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Runs `qdl describe`.
 pub fn command(args: &DescribeArgs) -> Result<bool, Error> {
-    command::describe(args, Role::Frontend, VERSION, Some(&all))
+    command::describe(args, VERSION, &all)
 }
 
 /// Returns the description of this machine, the node `node`, as JSON.

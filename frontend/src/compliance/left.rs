@@ -4,11 +4,11 @@
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path};
 
 use frontend_config::FrontendFile;
+use machine::{Node, Role};
 use qdl::run::Described;
 use record::{Manifest, NodeFacts, NodeRecord};
 use submission::{
     Name,
-    describe::{Node, Role},
     manifest::{self, AUDIT_CONFIG, FRONTEND_YAML, USER_CONF, accelerator_yaml, node_json},
 };
 

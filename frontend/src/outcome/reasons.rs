@@ -3,7 +3,7 @@
 
 use loadgen_bridge::{Scenario, TestOutcome, Verdict};
 use record::{DEFAULT, EarlyStopping, LimitRecord, LimitUnit, LoadgenLatency, LoadgenRecord};
-use report::text::time_us;
+use view::time_us;
 
 use crate::settings::provenance::{MLPERF_CONF, Provenance};
 

@@ -4,10 +4,10 @@
 use fabric::os::ThreadTime;
 use qdl::counters::{
     Live,
-    ticks::{Grown, LatencyTicks, ThreadReading, ThreadTicks, tick_count, tick_ns},
+    ticks::{Grown, LatencyTicks, ThreadTicks, tick_count, tick_ns},
 };
 use record::{
-    ISSUE, LossRecord, SystemRecord,
+    LossRecord, SystemRecord,
     timeline::{ConnectionTick, Event, NodeSide, Tick, Timeline},
 };
 
@@ -118,22 +118,6 @@ fn ticks(
     ticks.collect()
 }
 
-fn threads<'a>(
-    all: &'a [ThreadTime],
-    issue: &'a [u64],
-) -> impl Iterator<Item = ThreadReading<'a>> + 'a {
-    all.iter().map(|t| ThreadReading {
-        id: t.id,
-        name: if issue.contains(&t.id) {
-            ISSUE
-        } else {
-            &t.name
-        },
-        ran_ns: t.ran_ns,
-        waited_ns: t.waited_ns,
-    })
-}
-
 impl TimelineGatherer {
     /// Reads the counters before the first query: later readings subtract them.
     pub fn before(&mut self, connections: &[ConnectionTick]) {
@@ -229,10 +213,10 @@ impl TimelineGatherer {
         }
     }
 
-    /// Reads the CPU time of this process's threads; `issue` are LoadGen's issue threads.
-    pub fn threads(&mut self, now_ns: u64, all: &[ThreadTime], issue: &[u64]) {
+    /// Reads the CPU time of this process's threads.
+    pub fn threads(&mut self, now_ns: u64, all: &[ThreadTime]) {
         if let Some((_, ticks)) = &mut self.run {
-            ticks.read(now_ns, threads(all, issue));
+            ticks.read(now_ns, all);
         }
     }
 

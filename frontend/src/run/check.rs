@@ -8,7 +8,7 @@ use frontend_config::{DatasetKind, FrontendFile, Verify};
 use loadgen_bridge::{Plan, Queries, QuerySampleLibrary, Scenario, TestMode, TestSettings};
 use qdl::run::{SlotNeeds, frontend_crew};
 use record::{GivenValue, SettingRecord};
-use report::text::{Page, counted, memory};
+use view::{Page, counted, memory};
 
 use crate::{
     accuracy::names_the_class,

@@ -2,7 +2,7 @@
 //! end.
 
 use loadgen_bridge::{Plan, Scenario};
-use report::text::memory;
+use view::memory;
 
 /// Bytes that LoadGen keeps per query in Server, measured.
 const PER_SERVER_QUERY: u64 = 380;

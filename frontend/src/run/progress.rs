@@ -8,7 +8,7 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressStyle};
 use record::Figures;
-use report::text::{short, time_us};
+use view::{short, time_us};
 
 const PLAIN_EVERY_NS: u64 = 5_000_000_000;
 

@@ -10,10 +10,14 @@ use std::{
 };
 
 use ::report::SoFar;
-use fabric::{clock::now_ns, os::thread_times, wire::Stream};
+use fabric::{
+    clock::now_ns,
+    os::{ThreadTime, thread_times},
+    wire::Stream,
+};
 use loadgen_bridge::{LoadgenError, THREAD, TestOutcome, run_test};
 use qdl::run::usage;
-use record::LossRecord;
+use record::{ISSUE, LossRecord};
 
 use super::{Result, readings::Readings};
 use crate::{
@@ -169,9 +173,9 @@ impl Watch {
             }
             let (gather, issue) = (&mut self.gather, self.sut.issue_threads());
             let read = || {
-                let threads = thread_times();
-                gather.threads(now, &threads, &issue);
-                usage(&threads, &issue, self.backend.nic_use())
+                let threads = named_threads(&issue);
+                gather.threads(now, &threads);
+                usage(&threads, self.backend.nic_use())
             };
             self.meter.look(outstanding > 0, read);
             let rates = self.rates.rates();
@@ -255,7 +259,7 @@ impl Watch {
         if view.due() {
             // Without outstanding samples the meter has not read the threads recently.
             let issue = self.sut.issue_threads();
-            self.gather.threads(now, &thread_times(), &issue);
+            self.gather.threads(now, &named_threads(&issue));
             let so_far = self.moment(now, counts);
             if let Some((view, known)) = &self.live {
                 view.show(so_far.unwrap_or_else(|| known.first.clone()));
@@ -302,6 +306,15 @@ fn broke_off(error: &LoadgenError) -> bool {
             | LoadgenError::Exception(_)
             | LoadgenError::Result { .. }
     )
+}
+
+/// CPU time of this process's threads. LoadGen's issue threads, of which `issue` are the ids, have
+/// the process's name; here they are called [`ISSUE`].
+fn named_threads(issue: &[u64]) -> Vec<ThreadTime> {
+    let mut threads = thread_times();
+    let unnamed = threads.iter_mut().filter(|t| issue.contains(&t.id));
+    unnamed.for_each(|t| t.name = ISSUE.to_owned());
+    threads
 }
 
 /// CPU time of LoadGen's threads in nanoseconds, if the system reports it.

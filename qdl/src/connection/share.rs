@@ -15,7 +15,7 @@ use std::{
 };
 
 use crossbeam_queue::SegQueue;
-use record::NicUse;
+use record::{NicUse, NicWaits};
 
 use super::{
     CrewPlan, ENDING, NicThread, NicThreadCfgs, NicThreadHandle, NicWork, Placed, PollOrder,
@@ -318,8 +318,8 @@ impl<C: Send + 'static> Crew<C> {
         NicThreadHandle::placed_by_nic(&self.handles, &self.plan)
     }
 
-    /// Number of wake-ups by other threads, and number of sleeps.
-    pub(crate) fn waits(&self) -> (u64, u64) {
+    /// Sleeps of the threads so far.
+    pub(crate) fn waits(&self) -> NicWaits {
         NicThreadHandle::waits(&self.handles)
     }
 

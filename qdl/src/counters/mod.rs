@@ -1,5 +1,5 @@
-//! Counters and histograms that threads fill during a run. `run` and the programs turn the counts
-//! into a `record`, the run's summary.
+//! Histograms and ticks that threads fill during a run; their results are types of [`record`].
+//! Counts without a histogram are counted in those types where they occur.
 //!
 //! A NIC thread owns a [`Recorder`] and shares only the figures in [`Live`], which a progress
 //! thread reads. At the end of a run, the recorders are merged into one set of [`Histograms`].
@@ -7,7 +7,6 @@
 //! Clocks of two nodes are never compared. The accelerator reports durations, the frontend measures
 //! the round trip, and the time in the network is the difference.
 
-mod connection;
 mod histograms;
 mod live;
 mod sample;
@@ -16,7 +15,6 @@ pub mod ticks;
 mod tokens;
 mod values;
 
-pub(crate) use connection::look;
 pub use histograms::Histograms;
 pub use live::Live;
 pub use sample::{SampleTimes, TokenLimits};

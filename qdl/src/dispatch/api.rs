@@ -311,37 +311,6 @@ pub struct DispatchCfgs {
 }
 }
 
-/// Totals of a dispatcher. After a drain, `issued == completed + completed_empty`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct DispatchCounts {
-    /// Samples handed to [`Dispatcher::issue`](super::Dispatcher::issue).
-    pub issued: u64,
-    /// Samples completed with a response.
-    pub completed: u64,
-    /// Parts passed to the completer, without last parts.
-    pub parts: u64,
-    /// Samples completed empty after an abort.
-    pub completed_empty: u64,
-    /// Samples sent again after their connection was lost.
-    pub retries: u64,
-    /// Refusals: first, second and third of a sample.
-    pub refused: [u64; 3],
-    /// Requests posted, retries included.
-    pub posted: u64,
-    /// Connections lost.
-    pub connections_lost: u64,
-    /// Most samples that waited at once for a free slot.
-    pub backlog_max: u64,
-    /// Samples that found no free slot at issue.
-    pub backlogged: u64,
-    /// Samples that the issuing thread left to a NIC thread although a slot was free.
-    pub handed_over: u64,
-    /// Wake-ups of NIC threads by other threads.
-    pub wakeups: u64,
-    /// Sleeps of NIC threads.
-    pub sleeps: u64,
-}
-
 /// Error of [`Dispatcher::new`](super::Dispatcher::new).
 #[derive(Debug, thiserror::Error)]
 pub enum DispatchError {

@@ -1,10 +1,7 @@
 //! State of a frontend's connection that is up, which only its NIC thread uses.
 
 use super::{Attempt, Connection, connection::Figures, progress::ResponseProgress};
-use crate::{
-    connection::{Echo, EchoCfgs, share::LiveConnection},
-    counters::look,
-};
+use crate::connection::{Echo, EchoCfgs, share::LiveConnection};
 use fabric::{PathReading, Rx, clock::now_ns};
 
 /// Interval of path readings: 100 ms. Each reading costs a system call.
@@ -106,7 +103,7 @@ impl LinkState {
             tick.rtt_us = Some(reading.rtt_us);
         }
         if is_used {
-            look(&mut record.path, &reading, &before, span_ns / 1000);
+            record.path.look(&reading, &before, span_ns / 1000);
             tick.retransmits = record.path.retransmits;
             tick.window_limited_us = record.path.rwnd_limited_us;
         }

@@ -54,15 +54,13 @@ use tokio::time::{Instant, sleep};
 
 pub(crate) use crate::connection::tracker::Tries;
 pub use crate::connection::tracker::{Attempt, FirstToken, Sample};
+pub(crate) use api::DispatchError;
 pub use api::{
     Completer, ConnectionCfgs, Contradiction, DispatchCfgs, DispatchEvent,
     DispatchNic, KeptResponse, Owner, RefusedSample, Response, ResponsePart,
 };
-pub(crate) use api::{DispatchCounts, DispatchError};
-#[cfg(test)]
-pub(crate) use warm_up::ConnectionWarmUp;
 pub use warm_up::WARM_UP_ID;
-pub(crate) use warm_up::{WarmUpCfgs, WarmUpError, WarmUpReport};
+pub(crate) use warm_up::{WarmUpCfgs, WarmUpError};
 
 use crate::{
     connection::{
@@ -72,7 +70,9 @@ use crate::{
     model::Lengths,
 };
 use fabric::{Broken, Endpoint, Link, sync::AtomicBool};
-use record::{ConnectionRecord, NicUse, timeline::ConnectionTick};
+use record::{
+    ConnectionRecord, Ledger, NicUse, NicWaits, PostingRule, QueueCounts, timeline::ConnectionTick,
+};
 
 use backlog::Backlog;
 use choice::Choice;
@@ -132,8 +132,6 @@ struct Receiving {
     lengths: Option<Lengths>,
     /// Samples completed with a response, by share.
     completed: Box<[CachePadded<AtomicU64>]>,
-    /// Parts passed to the completer, without last parts, by share.
-    parts: Box<[CachePadded<AtomicU64>]>,
     /// Signs of the accelerators' work: heartbeats whose progress grew, answers to warm-up samples
     /// and their parts.
     steps: AtomicU64,
@@ -218,7 +216,6 @@ impl Dispatcher {
                 token_bytes: cfgs.token_bytes.clamp(1, 8),
                 lengths: cfgs.answers,
                 completed: by_share(),
-                parts: by_share(),
                 steps: AtomicU64::new(0),
             },
             ends: Ends::default(),
@@ -323,13 +320,12 @@ impl Dispatcher {
         self.crew.plan.threads()
     }
 
-    /// The posting rule: the largest burst that the issuing thread posts, in payload bytes, and
-    /// whether each sample has its own doorbell.
-    pub(crate) fn posting_rule(&self) -> (u64, bool) {
-        (
-            self.shared.issuing.post_up_to,
-            self.shared.issuing.one_by_one,
-        )
+    /// The rule that chooses the thread that posts.
+    pub(crate) fn posting_rule(&self) -> PostingRule {
+        PostingRule {
+            up_to_bytes: self.shared.issuing.post_up_to,
+            one_by_one: self.shared.issuing.one_by_one,
+        }
     }
 
     /// Number of connections that are up.
@@ -355,7 +351,7 @@ impl Dispatcher {
     /// Samples issued and not completed.
     pub fn outstanding(&self) -> u64 {
         let c = self.counts();
-        c.issued - c.completed - c.completed_empty
+        c.issued - c.answered - c.emptied
     }
 
     /// Records that an accelerator's engines have worked: a sign of life, also without answers.
@@ -368,40 +364,45 @@ impl Dispatcher {
         self.shared.receiving.steps.load(Ordering::Relaxed)
     }
 
-    /// Parts passed to the completer, without last parts.
-    pub(crate) fn parts(&self) -> u64 {
-        let parts = self.shared.receiving.parts.iter();
-        parts.map(|p| p.load(Ordering::Relaxed)).sum()
-    }
-
-    /// Totals so far.
-    pub fn counts(&self) -> DispatchCounts {
+    /// Counts of samples so far. Every answered sample counts as handed to the caller, whose own
+    /// count of `answered` may replace this one.
+    pub fn counts(&self) -> Ledger {
         let s = &*self.shared;
-        let (wakeups, sleeps) = self.crew.waits();
         let read = |n: &AtomicU64| n.load(Ordering::Relaxed);
-        let completed_empty = s.ends.completed_empty.load(Ordering::Acquire);
+        let emptied = s.ends.completed_empty.load(Ordering::Acquire);
         let completed = s.receiving.completed.iter();
         let completed = completed.map(|c| c.load(Ordering::Acquire)).sum();
-        DispatchCounts {
-            completed,
-            completed_empty,
-            parts: self.parts(),
+        Ledger {
+            answered: completed,
+            responses: completed,
+            emptied,
             // Load `issued` after the completed counts, so that it is never less than their sum.
             issued: s.issuing.issued.load(Ordering::Acquire),
-            retries: read(&s.ends.retries),
+            redispatched: read(&s.ends.retries),
             refused: s.ends.refusals.each_ref().map(read),
             posted: s
                 .connections
                 .iter()
                 .map(Connection::posted_for_callers)
                 .sum(),
-            connections_lost: read(&s.ends.lost_connections),
-            backlog_max: read(&s.backlog.max),
-            backlogged: read(&s.backlog.waited),
-            handed_over: read(&s.issuing.handed_over),
-            wakeups,
-            sleeps,
+            lost_connections: read(&s.ends.lost_connections),
+            warmed: self.warm_up_samples(),
         }
+    }
+
+    /// Samples so far that were queued at their issue.
+    pub(crate) fn queued(&self) -> QueueCounts {
+        let s = &*self.shared;
+        QueueCounts {
+            backlog_max: s.backlog.max.load(Ordering::Relaxed),
+            backlogged: s.backlog.waited.load(Ordering::Relaxed),
+            handed_over: s.issuing.handed_over.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Sleeps of the NIC threads so far.
+    pub(crate) fn waits(&self) -> NicWaits {
+        self.crew.waits()
     }
 
     /// Busy time and sleeps of the NIC threads so far.

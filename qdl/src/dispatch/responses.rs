@@ -305,8 +305,6 @@ impl Inbound {
         }
         if !self.parts.is_empty() {
             self.complete_parts(shared, links, completer, now);
-            let parts = &shared.receiving.parts[share];
-            parts.fetch_add(self.parts.len() as u64, Ordering::Relaxed);
             self.parts.clear();
         }
         if !self.responses.is_empty() {
@@ -497,7 +495,8 @@ impl DispatchState {
         // SAFETY: the receiving half has closed the grant (`DispatchState::arrived`), and the slot
         // is released only below, so the peer does not write these bytes.
         let reason = unsafe { connection.payload(slot, refused.offset, refused.len) };
-        let reason = Refusal::reason_text(reason);
+        let reason = String::from_utf8_lossy(reason);
+        let reason = reason.replace(record::is_unprintable, " ");
         connection.tracker.release(slot);
         let mut attempt = refused.attempt;
         let (sample, tries) = (attempt.sample, &mut attempt.history.tries);

@@ -38,6 +38,7 @@ use super::{Attempt, Connection, DispatchState, Dispatcher, Sample};
 use crate::{connection::tracker::InFlight, response::ResponseHeader};
 use fabric::os::lock;
 use fabric::{Broken, clock::now_ns};
+use record::WarmUpRecord;
 
 /// Id of warm-up samples; callers must not use it.
 pub const WARM_UP_ID: u64 = u64::MAX;
@@ -61,32 +62,6 @@ pub(crate) struct WarmUpCfgs {
     pub deadline: Duration,
     /// A repeated warm-up: connections that are down are skipped.
     pub is_repeated: bool,
-}
-
-/// Warm-up figures of one connection.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ConnectionWarmUp {
-    /// Network time (round trip minus residence) of the very first sample, in nanoseconds.
-    pub cold_ns: u64,
-    /// Median network time of later samples of the same size, sent one at a time, in nanoseconds;
-    /// `None` if the budget was spent first.
-    pub warm_ns: Option<u64>,
-}
-
-/// Result of a warm-up.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct WarmUpReport {
-    /// Figures by index of the connection, `None` for one that was left out; empty if there were no
-    /// samples.
-    pub connections: Vec<Option<ConnectionWarmUp>>,
-    /// Samples answered.
-    pub samples: u64,
-    /// Duration of the warm-up in nanoseconds.
-    pub took_ns: u64,
-    /// Number of sizes that crossed every connection, and number of all sizes.
-    pub sizes: (usize, usize),
-    /// Most samples sent at once over one connection.
-    pub at_once: usize,
 }
 
 #[derive(Clone, Debug, thiserror::Error, PartialEq)]
@@ -235,13 +210,14 @@ impl Dispatcher {
         self.shared.warm_up.sent.load(Ordering::Relaxed)
     }
 
-    /// Warms every connection up. No sample may be outstanding or be issued meanwhile.
+    /// Warms every connection up. No sample may be outstanding or be issued meanwhile. Each
+    /// connection's record has the times of its samples.
     ///
     /// # Errors
     /// [`WarmUpError`] names the connection that failed.
-    pub(crate) async fn warm_up(&self, cfgs: &WarmUpCfgs) -> Result<WarmUpReport, WarmUpError> {
+    pub(crate) async fn warm_up(&self, cfgs: &WarmUpCfgs) -> Result<WarmUpRecord, WarmUpError> {
         if cfgs.samples.is_empty() {
-            return Ok(WarmUpReport::default());
+            return Ok(WarmUpRecord::default());
         }
         let connections = self.connections();
         *self.shared.warm_up.lock() = State {
@@ -270,7 +246,7 @@ struct WarmUpRound<'a> {
     samples: Vec<Sample>,
     connections: Vec<usize>,
     began: Instant,
-    report: WarmUpReport,
+    report: WarmUpRecord,
 }
 
 impl<'a> WarmUpRound<'a> {
@@ -291,7 +267,7 @@ impl<'a> WarmUpRound<'a> {
                 .map(|l| l.index)
                 .collect(),
             began: Instant::now(),
-            report: WarmUpReport::default(),
+            report: WarmUpRecord::default(),
         }
     }
 
@@ -299,24 +275,24 @@ impl<'a> WarmUpRound<'a> {
         self.began.elapsed() < self.cfgs.budget
     }
 
-    async fn run(mut self) -> Result<WarmUpReport, WarmUpError> {
+    async fn run(mut self) -> Result<WarmUpRecord, WarmUpError> {
         self.cold().await?;
         self.sizes().await?;
         self.warm().await?;
         self.ramp().await?;
         self.report.samples = self.shared.warm_up.lock().answered;
-        self.report.took_ns = self.began.elapsed().as_nanos() as u64;
+        self.report.took_ms = self.began.elapsed().as_nanos() as f64 / 1e6;
         Ok(self.report)
     }
 
     /// Sends the longest sample over each connection, for the first time.
     async fn cold(&mut self) -> Result<(), WarmUpError> {
-        let mut first: Vec<Option<u64>> = vec![None; self.shared.connections.len()];
+        let mut is_warm = vec![false; self.shared.connections.len()];
         let mut silence = Silence::default();
         loop {
             let takes = |c: &usize| !self.shared.is_away(*c);
             let all = self.connections.iter().copied();
-            let missing: Vec<_> = all.filter(|c| first[*c].is_none()).collect();
+            let missing: Vec<_> = all.filter(|c| !is_warm[*c]).collect();
             let Some(connection) = missing.iter().copied().find(takes) else {
                 if missing.is_empty() || self.connections.iter().any(takes) {
                     break;
@@ -341,7 +317,9 @@ impl<'a> WarmUpRound<'a> {
             let rest = std::mem::take(&mut self.shared.warm_up.lock().answers);
             let mut came = false;
             for (connection, ns) in answers.into_iter().chain(rest) {
-                first[connection].get_or_insert(ns);
+                is_warm[connection] = true;
+                let record = &mut self.shared.connections[connection].figures().record;
+                record.cold_us.get_or_insert(ns.div_ceil(1000));
                 came = true;
             }
             if !came && !self.shared.is_away(connection) {
@@ -351,16 +329,8 @@ impl<'a> WarmUpRound<'a> {
             }
         }
         self.report.at_once = 1;
-        self.report.sizes = (1, self.samples.len());
-        self.report.connections = first
-            .into_iter()
-            .map(|cold| {
-                Some(ConnectionWarmUp {
-                    cold_ns: cold?,
-                    warm_ns: None,
-                })
-            })
-            .collect();
+        (self.report.sizes, self.report.of_sizes) = (1, self.samples.len());
+        self.report.connections = is_warm.into_iter().filter(|warm| *warm).count();
         Ok(())
     }
 
@@ -372,7 +342,7 @@ impl<'a> WarmUpRound<'a> {
                 }
                 self.one(connection, self.samples[i]).await?;
             }
-            self.report.sizes.0 += 1;
+            self.report.sizes += 1;
         }
         Ok(())
     }
@@ -388,8 +358,9 @@ impl<'a> WarmUpRound<'a> {
                 times.extend(self.one(connection, self.samples[0]).await?);
             }
             times.sort_unstable();
-            if let Some(figures) = &mut self.report.connections[connection] {
-                figures.warm_ns = times.get(times.len() / 2).copied();
+            if let Some(ns) = times.get(times.len() / 2) {
+                let record = &mut self.shared.connections[connection].figures().record;
+                record.warm_us.get_or_insert(ns.div_ceil(1000));
             }
         }
         Ok(())

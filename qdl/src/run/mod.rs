@@ -20,7 +20,7 @@ mod facts;
 mod frontend;
 mod life;
 mod nics;
-mod records;
+mod places;
 mod settings;
 mod usage;
 

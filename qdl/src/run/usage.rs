@@ -4,7 +4,7 @@ use fabric::{
     clock::now_ns,
     os::{ThreadTime, affinity, machine_time},
 };
-use record::{ISSUE, NicUse, NodeUse, ThreadGroup};
+use record::{NicUse, NodeUse, ThreadGroup};
 
 /// Most kinds of threads counted separately; all further kinds count as one more kind.
 const KINDS: usize = 32;
@@ -12,27 +12,24 @@ const KINDS: usize = 32;
 const OTHER: &str = "other";
 
 /// A reading of this process, from thread times that were read just now. Threads are grouped by
-/// name; threads with ids in `issue` form the group [`ISSUE`].
-pub fn usage(threads: &[ThreadTime], issue: &[u64], nics: NicUse) -> NodeUse {
+/// name.
+pub fn usage(threads: &[ThreadTime], nics: NicUse) -> NodeUse {
     let machine = machine_time().unwrap_or_default();
     NodeUse {
         clock_us: now_ns() / 1000,
         cores: u32::try_from(affinity().as_slice().len()).unwrap_or(u32::MAX),
         machine_ticks: machine.all,
         machine_busy_ticks: machine.busy,
-        threads: groups(threads, issue),
+        threads: groups(threads),
         nics,
         ..NodeUse::default()
     }
 }
 
-fn groups(threads: &[ThreadTime], issue: &[u64]) -> Vec<ThreadGroup> {
+fn groups(threads: &[ThreadTime]) -> Vec<ThreadGroup> {
     let mut groups: Vec<ThreadGroup> = Vec::new();
     for t in threads {
-        let mut name = match issue.contains(&t.id) {
-            true => ISSUE,
-            false => kind(&t.name),
-        };
+        let mut name = kind(&t.name);
         if groups.len() >= KINDS && groups.iter().all(|g| g.name != name) {
             name = OTHER;
         }
@@ -77,21 +74,18 @@ mod tests {
             thread(1, "frontend", 1_000, 0),
             thread(2, "nic-0", 5_000, 2_000),
             thread(3, "nic-1", 6_000, 3_000),
-            thread(4, "loadgen", 9_000, 1_000),
-            // Threads of LoadGen have the process's name.
             thread(5, "loadgen", 4_000, 0),
             thread(6, "-7", 0, 0),
         ];
-        let groups = groups(&threads, &[4]);
+        let groups = groups(&threads);
         let of = |name: &str| {
             let g = groups.iter().find(|g| g.name == name).expect("a group");
             (g.threads, g.ran_us, g.waited_us)
         };
         assert_eq!(of("nic"), (2, 11, 5));
-        assert_eq!(of(ISSUE), (1, 9, 1));
         assert_eq!(of("loadgen"), (1, 4, 0));
         assert_eq!(of("-7"), (1, 0, 0));
-        assert_eq!(groups.len(), 5);
+        assert_eq!(groups.len(), 4);
     }
 
     #[test]
@@ -103,7 +97,7 @@ mod tests {
             waited_ns: 0,
         };
         let threads: Vec<_> = (0..100).map(thread).collect();
-        let groups = groups(&threads, &[]);
+        let groups = groups(&threads);
         assert_eq!(groups.len(), KINDS + 1);
         assert_eq!(groups.iter().map(|g| g.ran_us).sum::<u64>(), 100);
         assert_eq!(groups.last().map(|g| g.name.as_str()), Some(OTHER));
@@ -111,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_reading_of_this_process_has_its_threads_and_cores() {
-        let used = usage(&fabric::os::thread_times(), &[], NicUse::default());
+        let used = usage(&fabric::os::thread_times(), NicUse::default());
         assert!(used.cores > 0);
         assert!(used.machine_busy_ticks <= used.machine_ticks);
         assert!(!used.threads.is_empty());

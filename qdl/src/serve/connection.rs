@@ -15,6 +15,8 @@ use fabric::{
     Tx, Window, wire::Stream,
 };
 
+use record::ServedConnection;
+
 use super::{
     arrival::{Arrival, Finished, Origin, OutputPart},
     response_queue::{BYTES_MAX, Ready, ResponseQueue},
@@ -72,17 +74,6 @@ impl ServeConnectionCfgs {
     }
 }
 
-/// Counts of the receiving half, kept by the NIC thread.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Received {
-    /// Samples handed to the service.
-    pub arrived: u64,
-    /// Sleeps of the thread that the connection's descriptor ended.
-    pub wakeups: u64,
-    /// Counts of the fabric.
-    pub fabric: FabricCounts,
-}
-
 /// Callback for a refusal: slot and use count, full reason, whether the response cuts it short.
 pub(crate) type OnReason = dyn Fn(Imm, &str, bool) + Send + Sync;
 
@@ -103,8 +94,8 @@ pub struct ServeConnection {
     pub(super) refused: AtomicU64,
     pub(super) parts: AtomicU64,
     late: AtomicU64,
-    /// Set when the local side is destroyed.
-    received: Mutex<Received>,
+    /// Counts of the receiving half, set when the local side is destroyed.
+    received: Mutex<ServedConnection>,
 }
 
 impl ServeConnection {
@@ -216,21 +207,26 @@ impl ServeConnection {
 
     /// Counts of the sending half. Call it only once the link is gone: it takes the send token, and
     /// responses queued meanwhile would not be posted.
-    pub(crate) fn sent_counts(&self) -> FabricCounts {
+    pub(super) fn sent_counts(&self) -> FabricCounts {
         self.send.fabric_counts()
     }
 
-    /// Doorbells that left writes behind because the socket or queue pair was full.
-    pub(crate) fn blocked(&self) -> u64 {
-        self.send.counts().blocked
+    /// All counts, once the connection's local side is destroyed. `lost`: before the session ended.
+    pub(crate) fn record(&self, lost: bool) -> ServedConnection {
+        ServedConnection {
+            connection: self.cfgs.connection,
+            epoch: self.cfgs.epoch,
+            answered: self.responded(),
+            refused: self.refused(),
+            dropped_late: self.late(),
+            blocked: self.send.counts().blocked,
+            tx: self.sent_counts(),
+            lost,
+            ..lock(&self.received).clone()
+        }
     }
 
-    /// Counts of the receiving half; complete once the connection's local side is destroyed.
-    pub fn received(&self) -> Received {
-        *lock(&self.received)
-    }
-
-    pub(super) fn put_received(&self, counts: Received) {
+    pub(super) fn put_received(&self, counts: ServedConnection) {
         *lock(&self.received) = counts;
     }
 

@@ -77,7 +77,7 @@ use std::{
 use fabric::{Broken, Link};
 use nic::AcceleratorEnd;
 use prepare::Preparer;
-use record::NicUse;
+use record::{NicUse, NicWaits};
 
 use crate::connection::{
     CrewPlan, ENDING, NicThread, NicThreadCfgs, Placed, join_all,
@@ -109,17 +109,6 @@ pub type OnConnectionLost = dyn Fn(ConnectionLost) + Send + Sync;
 pub(crate) struct NicCounts {
     connections: AtomicUsize,
     arrived: AtomicU64,
-}
-
-/// Totals of a server.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ServeCounts {
-    /// Samples that arrived.
-    pub arrived: u64,
-    /// Wake-ups of NIC threads by other threads.
-    pub wakeups: u64,
-    /// Sleeps of NIC threads.
-    pub sleeps: u64,
 }
 
 /// The accelerator's server: its NIC threads and their connections.
@@ -228,17 +217,14 @@ impl Server {
     }
 
     /// Totals so far.
-    pub fn counts(&self) -> ServeCounts {
-        let arrived = self
-            .counts
-            .iter()
-            .map(|c| c.arrived.load(Ordering::Relaxed));
-        let (wakeups, sleeps) = self.crew.waits();
-        ServeCounts {
-            arrived: arrived.sum(),
-            wakeups,
-            sleeps,
-        }
+    pub fn arrived(&self) -> u64 {
+        let each = self.counts.iter();
+        each.map(|c| c.arrived.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Sleeps of the NIC threads so far.
+    pub fn waits(&self) -> NicWaits {
+        self.crew.waits()
     }
 
     /// Busy time and sleeps of the NIC threads so far.

@@ -5,7 +5,7 @@ use std::sync::{Arc, atomic::Ordering};
 
 use super::{
     ConnectionLost, NicCounts, OnConnectionLost, ServeConnection, arrival::Arrival,
-    arrival::Service, connection::Received,
+    arrival::Service,
 };
 use crate::connection::{
     ReceiveHalf, SendHalf,
@@ -13,6 +13,7 @@ use crate::connection::{
     writes_at_once,
 };
 use fabric::{Broken, Link, clock::now_ns};
+use record::ServedConnection;
 
 pub(super) struct AcceleratorEnd {
     service: Arc<dyn Service>,
@@ -106,10 +107,11 @@ impl End for AcceleratorEnd {
         } = up;
         self.counts.connections.fetch_sub(1, Ordering::Relaxed);
         let (sent, received) = (connection.sent_counts(), half.counts());
-        connection.put_received(Received {
+        connection.put_received(ServedConnection {
             arrived,
             wakeups: half.wakeups,
-            fabric: received,
+            rx: received,
+            ..ServedConnection::default()
         });
         drop(half.rx);
         let c = connection.cfgs();

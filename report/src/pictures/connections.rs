@@ -1,7 +1,7 @@
 //! The picture of connections and rails: their traffic, and what delayed it.
 
 use record::{
-    ConnectionRecord, FabricCounts, RailRecord, RunFolder, RunRecord,
+    ConnectionRecord, RailRecord, RunFolder, RunRecord,
     timeline::{ConnectionTick, Timeline},
 };
 
@@ -12,27 +12,12 @@ use super::{
 use crate::{
     chart::{Chart, Style, Unit},
     model::{Cell, Part, figure, paragraph, row, table},
-    text::{self, Page, counted, grouped, percent, short, time_us},
+    text::{self, Page, counted, grouped, percent, time_us},
 };
+use view::node::{TRAFFIC, traffic};
 
 /// Maximum number of connections with lines and rows; the page's data has all of them.
 const MOST: usize = 64;
-
-/// Columns of [`traffic`].
-pub const TRAFFIC: &str = "sends|reads|wakes|partial|blocked|copies|copied";
-
-/// Kernel calls and copies of both halves, wake-ups, and doorbells that left data unsent.
-pub fn traffic(tx: &FabricCounts, rx: &FabricCounts, wakeups: u64, blocked: u64) -> [String; 7] {
-    [
-        short(tx.syscalls),
-        short(rx.syscalls),
-        short(wakeups),
-        short(tx.partial.saturating_add(rx.partial)),
-        short(blocked),
-        short(tx.copies.saturating_add(rx.copies)),
-        text::bytes(tx.copied_bytes.saturating_add(rx.copied_bytes)),
-    ]
-}
 
 /// A chart of one quantity, unless it is 0 throughout: a line for each connection, with the mean of
 /// each column of ticks.
@@ -158,9 +143,9 @@ fn facts(run: &RunRecord) -> Part {
     );
     let backlog = format!(
         "{} found no free slot, at most {} at once; {} found one, and a NIC thread posted them",
-        counted(system.backlogged, "sample"),
-        grouped(system.backlog_max),
-        grouped(system.handed_over)
+        counted(system.queued.backlogged, "sample"),
+        grouped(system.queued.backlog_max),
+        grouped(system.queued.handed_over)
     );
     page.fact("backlog", backlog);
     let (staged, bytes) = (
@@ -190,9 +175,9 @@ fn facts(run: &RunRecord) -> Part {
     let threads = format!(
         "{} slept {}; connections woke them {}, other threads {}",
         counted(system.nic_threads, "NIC thread"),
-        counted(system.sleeps, "time"),
+        counted(system.waits.sleeps, "time"),
         counted(total.wakeups, "time"),
-        grouped(system.woken)
+        grouped(system.waits.woken)
     );
     page.fact("threads", threads);
     Part::Facts(page)

@@ -1,6 +1,7 @@
 //! What ran, and what came of it, as labelled facts.
 
-use record::{AcceleratorRecord, CountRow, Goodput, Places, RunFolder, RunRecord, Verified};
+use record::{AcceleratorRecord, CountRow, Goodput, RunFolder, RunRecord, Verified};
+use view::node::places;
 
 use crate::{
     model::Part,
@@ -106,31 +107,6 @@ fn tokens(page: &mut Page, run: &RunRecord) {
     page.list("events", tokens.events.as_ref().map(of), "");
 }
 
-/// NUMA placements; empty on a machine with one node.
-pub fn places(places: &Places) -> Vec<String> {
-    let on = |nodes: &[u32]| match nodes {
-        [] => "unknown nodes".to_owned(),
-        [only] => format!("node {only}"),
-        several => {
-            let names: Vec<_> = several.iter().map(u32::to_string).collect();
-            format!("nodes {}", names.join(", "))
-        }
-    };
-    let nic = |place: &record::NicPlace| {
-        let wanted = place
-            .node
-            .map_or("any node".to_owned(), |node| format!("node {node}"));
-        let (nic, cpus, slots) = (&place.nic, &place.cpus, on(&place.slots));
-        format!("{nic}: {wanted}; thread on cores {cpus}, slots on {slots}")
-    };
-    let samples = (!places.samples.is_empty()).then(|| on(&places.samples));
-    let samples = samples.map(|on| format!("samples on {on}"));
-    match places.nodes {
-        0 | 1 => Vec::new(),
-        _ => places.nics.iter().map(nic).chain(samples).collect(),
-    }
-}
-
 pub fn picture(run: &RunFolder) -> Part {
     let (s, r) = (&run.summary, &run.summary.run);
     let mut page = Page::default();
@@ -162,7 +138,7 @@ pub fn picture(run: &RunFolder) -> Part {
 
 #[cfg(test)]
 mod tests {
-    use record::{Accuracy, Content, NicPlace};
+    use record::{Accuracy, Content};
 
     use super::*;
 
@@ -217,31 +193,5 @@ verified     48,209 responses compared, each its own sample's
              1 response compared: 0 not their own sample's, 0 came twice; 2 samples never answered
 ";
         assert_eq!(page.to_string(), expected);
-    }
-
-    #[test]
-    fn one_node_is_not_worth_a_line_and_two_are() {
-        let nic = |nic: &str, node, slots: &[u32]| NicPlace {
-            nic: nic.to_owned(),
-            node,
-            cpus: "2-3".to_owned(),
-            slots: slots.to_vec(),
-        };
-        let mut at = Places {
-            nodes: 1,
-            nics: vec![
-                nic("nics[0] rxa:1", Some(1), &[1]),
-                nic("nics[1] lo", None, &[]),
-            ],
-            samples: vec![0, 1],
-        };
-        assert!(places(&at).is_empty());
-        at.nodes = 2;
-        let expected = [
-            "nics[0] rxa:1: node 1; thread on cores 2-3, slots on node 1",
-            "nics[1] lo: any node; thread on cores 2-3, slots on unknown nodes",
-            "samples on nodes 0, 1",
-        ];
-        assert_eq!(places(&at), expected);
     }
 }

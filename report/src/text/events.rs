@@ -2,7 +2,7 @@
 
 use record::{AcceleratorRecord, LossRecord, RefusalRecord, RunRecord, TokenTime};
 
-use super::numbers as text;
+use view as text;
 
 /// The headline's text on lost accelerators: their number and the time of the first loss. `None` if
 /// only single connections were lost; those have lines of their own.

@@ -1,22 +1,14 @@
-//! Texts for a terminal, and the words and numbers that screens and pages share.
-//!
-//! | file | contents |
-//! | --- | --- |
-//! | `facts` | labelled facts, as text and as JSON |
-//! | `events` | losses and refusals, a line each |
-//! | `numbers` | numbers with units, wrapped lines |
+//! Texts of a run's report: lines on losses and refusals, beside the texts of [`view`].
 
 mod events;
-mod facts;
-mod numbers;
 
 use serde::Serialize;
 
 pub use events::{refusal, with_busy, with_events, with_losses, with_refusals};
-pub use facts::{Page, memory};
-pub(crate) use facts::{RED, YELLOW};
-pub(crate) use numbers::{WIDTH, bit_rate, cut, date, percent, three, wrap};
-pub use numbers::{accuracy, bytes, counted, grouped, rate, short, time_us};
+pub(crate) use view::{
+    Page, RED, YELLOW, accuracy, bit_rate, bytes, counted, date, grouped, percent, rate, short,
+    three, time_us,
+};
 
 /// The name of an enum's variant in JSON.
 pub(crate) fn json_name(variant: impl Serialize) -> String {

@@ -5,12 +5,13 @@ use std::path::PathBuf;
 
 use engines::EngineKind;
 use loadgen_log::{DETAIL, Detail};
+use machine::{Node, Role};
 use record::{Manifest, NodeRecord};
 use serde_json::{Map, Value};
 
 use crate::{
     configs::RunConfigs,
-    describe::{Node, Role, pages::Rate, system::DescribedSystem, used::UsedNode},
+    describe::{pages::Rate, system::DescribedSystem, used::UsedNode},
     error,
     layout::{self, Name, RunKind, Tree},
     manifest,

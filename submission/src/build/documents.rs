@@ -5,9 +5,11 @@ use std::{
     path::PathBuf,
 };
 
+use machine::Node;
+
 use super::{Material, described, rates};
 use crate::{
-    describe::{Node, diagram, form::Form, pages, system},
+    describe::{diagram, file_of, form::Form, pages, system},
     error::{self, Error},
     layout::{self, Name, ResultId, RunKind, Tree},
 };
@@ -49,7 +51,7 @@ fn of_system(material: &Material<'_>, tree: &Tree, name: &Name) -> Result<(), Er
             let what = "a node's description has a name that cannot be used";
             Error(format!("{what}: {why}"))
         })?;
-        let path = tree.nodes(name).join(node.role.file(&known));
+        let path = tree.nodes(name).join(file_of(node.role, &known));
         error::write_json(&path, node)?;
     }
     let Some(system) = described(tree, name) else {

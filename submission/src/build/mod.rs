@@ -11,6 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use machine::Node;
 use record::{COPIES, MANIFEST, SUMMARY};
 use serde_json::{Map, Value};
 
@@ -18,7 +19,7 @@ pub(crate) use described::{described, rates, runs_of};
 pub use runs::{FoundRun, find, nodes};
 
 use crate::{
-    describe::{Node, escape::markdown, form::Form},
+    describe::{escape::markdown, form::Form},
     error::{self, Error},
     layout::{self, Division, Name, ResultId, RunKind, Tree},
     manifest::{self, AUDIT_CONFIG, FRONTEND_YAML, USER_CONF},

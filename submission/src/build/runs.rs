@@ -6,10 +6,10 @@ use std::{
 };
 
 use loadgen_log::Detail;
+use machine::{Node, Role};
 use record::{COPIES, Manifest};
 
 use crate::{
-    describe::{Node, Role},
     error::{self, Error},
     layout::{Name, RunKind, folders},
     manifest::{self, AUDIT_CONFIG},

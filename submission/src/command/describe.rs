@@ -1,4 +1,4 @@
-//! The commands `qdl describe` and `accelerator describe`.
+//! The command `qdl describe`.
 
 use std::{
     io::Write,
@@ -7,9 +7,10 @@ use std::{
 
 use clap::Parser;
 use disk::FolderLock;
+use machine::{Node, Role};
 
 use crate::{
-    describe::{Node, Role, form},
+    describe::form,
     error::{self, Error},
     layout::Name,
     manifest,
@@ -20,34 +21,24 @@ use crate::{
 /// configuration. With --ask, writes an empty form for what no machine knows.
 #[derive(Clone, Debug, Parser)]
 pub struct DescribeArgs {
-    /// This node's name in its configuration [default: the host name]
-    #[arg(long, value_name = "NODE")]
-    name: Option<String>,
-
-    /// File to write; with --config, a folder [default: standard output]
-    #[arg(short, long, value_name = "FILE")]
-    output: Option<PathBuf>,
+    #[command(flatten)]
+    machine: machine::DescribeArgs,
 
     /// Configuration of the frontend: describe this node and all its accelerators, which must be
-    /// running. Writes node-NAME.json for each node, and accelerator-NAME.yaml, the accelerator's
-    /// configuration
+    /// running. Writes into the folder OUTPUT: node-NAME.json for each node, and
+    /// accelerator-NAME.yaml, the accelerator's configuration
     #[arg(short, long, value_name = "FILE", requires = "output",
           conflicts_with_all = ["ask", "name", "root"])]
     config: Option<PathBuf>,
 
     /// Write an empty form to fill in, instead of a description of this machine
-    #[arg(long)]
+    #[arg(long, conflicts_with = "root")]
     ask: bool,
 
     /// With --ask: list the models of this round in the form; a name in configs/rounds, or the path
     /// of a .yaml file
     #[arg(long, value_name = "ROUND", default_value = round::newest())]
     round: String,
-
-    /// Read DIR/proc, DIR/sys and DIR/etc instead of this machine's, and addresses from
-    /// DIR/addresses
-    #[arg(long, value_name = "DIR", conflicts_with = "ask")]
-    root: Option<PathBuf>,
 }
 
 /// A node's answer to `describe`.
@@ -62,29 +53,19 @@ pub struct NodeAnswer {
 /// Asks all nodes of a frontend's configuration, the frontend included.
 pub type AskAll<'a> = &'a dyn Fn(&Path) -> Result<Vec<NodeAnswer>, String>;
 
-/// Runs the command. `all` implements `--config`; only the frontend has it. Returns whether every
-/// node is described.
+/// Runs the command; `all` implements `--config`. Returns whether every node is described.
 ///
 /// # Errors
 /// [`Error`]: the usage was wrong, or a file cannot be written.
-pub fn describe(
-    args: &DescribeArgs,
-    role: Role,
-    version: &str,
-    all: Option<AskAll<'_>>,
-) -> Result<bool, Error> {
-    match (&args.config, all) {
-        (Some(config), Some(all)) => every_node(args, config, all),
-        (Some(_), None) => {
-            let what = "--config is the frontend's: `qdl describe --config F.yaml`";
-            Err(Error(what.to_owned()))
-        }
-        (None, _) => run(args, role, version),
+pub fn describe(args: &DescribeArgs, version: &str, all: AskAll<'_>) -> Result<bool, Error> {
+    match &args.config {
+        Some(config) => every_node(args, config, all),
+        None => run(args, version),
     }
 }
 
 fn every_node(args: &DescribeArgs, config: &Path, all: AskAll<'_>) -> Result<bool, Error> {
-    let folder = args.output.clone().unwrap_or_default();
+    let folder = args.machine.output.clone().unwrap_or_default();
     let answers = all(config).map_err(Error)?;
     let _lock = FolderLock::take(&folder).map_err(Error::write(&folder))?;
     let mut good = true;
@@ -118,26 +99,16 @@ fn every_node(args: &DescribeArgs, config: &Path, all: AskAll<'_>) -> Result<boo
     Ok(good)
 }
 
-fn run(args: &DescribeArgs, role: Role, version: &str) -> Result<bool, Error> {
+fn run(args: &DescribeArgs, version: &str) -> Result<bool, Error> {
     let text = if args.ask {
         let round = Round::find(&args.round)?;
         let fields = &round.measurements[..];
         let models: Vec<_> = round.models.keys().map(|m| (&**m, fields)).collect();
         form::blank(&models)
     } else {
-        let node = match &args.root {
-            None => Node::of_this_machine(role, version),
-            Some(root) => Node::below(root, role, version),
-        };
-        let mut node = node.map_err(|e| Error(e.to_string()))?;
-        node.node = args.name.clone().unwrap_or(node.node);
-        let text = serde_json::to_string_pretty(&node).map_err(|e| Error(e.to_string()))?;
-        text + "\n"
+        let described = args.machine.describe(Role::Frontend, version);
+        described.map_err(Error)?
     };
-    match &args.output {
-        Some(path) => error::write(path, text)?,
-        // Ignore a closed pipe.
-        None => drop(std::io::stdout().write_all(text.as_bytes())),
-    }
+    args.machine.write(&text).map_err(Error)?;
     Ok(true)
 }

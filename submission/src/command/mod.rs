@@ -1,4 +1,4 @@
-//! The commands of the programs: `qdl submit`, and `describe` of both.
+//! The commands `qdl submit` and `qdl describe`.
 
 mod describe;
 mod submit;

@@ -4,10 +4,11 @@ use std::{collections::BTreeMap, io::Write, path::PathBuf};
 
 use clap::Parser;
 use disk::FolderLock;
+use machine::Node;
 
 use crate::{
     build::{self, Material},
-    describe::{Node, form::Form},
+    describe::form::Form,
     error::{self, Error},
     layout::{Division, Tree},
     official::{Official, ScriptResult},

@@ -3,9 +3,9 @@
 use std::fmt::Write;
 
 use fabric::kinds::FabricLayers;
+use machine::{Nic, Node};
 
 use super::{
-    Nic, Node,
     escape::markdown,
     form::Form,
     system::{DescribedSystem, distinct, layers, media, network_type, protocol, speed},

@@ -2,10 +2,10 @@
 
 use engines::EngineConfig;
 use fabric::kinds::FabricLayers;
+use machine::{Disk, Gpu, Nic, Node};
 use serde_json::{Map, Value};
 
 use super::{
-    Disk, Gpu, Nic, Node,
     form::Form,
     used::{UsedNic, UsedNode},
 };

@@ -1,5 +1,9 @@
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+};
 
+use ::machine::Node;
 use fabric::ofi::OfiKeys;
 use qdl::{
     config::NicConfig,

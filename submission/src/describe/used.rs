@@ -5,7 +5,7 @@ use std::{fmt, net::IpAddr};
 use fabric::kinds::{FabricLayers, FoundNic, NicFabric, NicPlace};
 use qdl::{config::NicConfig, topology};
 
-use super::{Nic, Node};
+use machine::{Nic, Node};
 
 /// A NIC that carried samples.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,13 +3,14 @@
 
 use std::{collections::BTreeSet, sync::OnceLock};
 
+use machine::Node;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::*;
 use crate::{
     build,
-    describe::{Node, form::Form, system, used::UsedNode},
+    describe::{file_of, form::Form, system, used::UsedNode},
 };
 
 /// How a field is compared; `words.yaml` explains each.
@@ -120,7 +121,7 @@ fn sessions(check: &mut TreeCheck<'_>, system: &Name) {
         let Ok(name) = Name::new(&record.node) else {
             continue;
         };
-        let path = tree.nodes(system).join(role.file(&name));
+        let path = tree.nodes(system).join(file_of(role, &name));
         let Ok(node) = error::read_json::<Node>(&path) else {
             continue;
         };

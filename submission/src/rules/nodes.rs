@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use ::record::{CacheState, MANIFEST, NodeRecord};
 
 use super::{run::RunCheck, *};
-use crate::describe::Role;
+use machine::Role;
 
 /// Fewest digits of a commit.
 const COMMIT: usize = 7;

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use machine::Role;
+
 use super::{nodes::is_hash, *};
 use crate::{
-    describe::Role,
+    describe::file_of,
     manifest::{AUDIT_CONFIG, FRONTEND_YAML, LOGS, USER_CONF, node_of_yaml, sha256_of_file},
 };
 
@@ -226,7 +228,9 @@ impl ManifestCheck<'_, '_> {
         let accelerators = accelerators.map(|n| (Role::Accelerator, n));
         for (role, node) in frontend.into_iter().chain(accelerators) {
             let tree = self.check.tree;
-            let path = tree.nodes(&self.result.id.system).join(role.file(&node));
+            let path = tree
+                .nodes(&self.result.id.system)
+                .join(file_of(role, &node));
             let place = tree.short(&path);
             if !filled(&path) && self.check.found.iter().all(|f| f.place != place) {
                 let why = self.manifest.undescribed.get(&*node);

@@ -115,7 +115,7 @@ fn ecc(check: &mut TreeCheck<'_>, system: &Name) {
     let folder = check.tree.nodes(system);
     for file in layout::files(&folder) {
         let path = folder.join(&file);
-        match error::read_json::<describe::Node>(&path) {
+        match error::read_json::<machine::Node>(&path) {
             Err(error) => check.say(SYSTEM_ECC, &path, error.to_string()),
             Ok(node) => {
                 for what in node.without_ecc() {

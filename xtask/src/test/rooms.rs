@@ -19,7 +19,9 @@ report submission: loadgen-bridge
 report: engines program
 engines: tune loadgen-bridge report submission
 frontend-config: tune loadgen-bridge report submission program
-accelerator: tune loadgen-bridge frontend
+view: qdl
+view machine program accelerator: report submission tune loadgen-bridge frontend
+view machine program: engines accelerator
 frontend: accelerator
 world: report submission tune loadgen-bridge program engines accelerator frontend
 fabric record qdl report submission tune engines accelerator frontend xtask: world

@@ -29,7 +29,7 @@ use qdl::{
     serve::{Arrival, Finished, Origin, OutputPart, Service},
     wire::Standing,
 };
-use record::{AcceleratorRecord, EngineInfo, Ledger, NodeUse, SystemRecord};
+use record::{AcceleratorRecord, EngineInfo, Ledger, NodeUse, QueueCounts, SystemRecord};
 
 use super::part_times::PartTimes;
 use crate::{
@@ -465,9 +465,11 @@ impl Backend for LocalBackend {
                 ..AcceleratorRecord::default()
             }],
             refusals: self.refusals().records().to_vec(),
-            backlog_max: self.counts.backlog_max.load(Ordering::Relaxed),
-            backlogged: self.counts.backlogged.load(Ordering::Relaxed),
-            handed_over: self.counts.handed_over.load(Ordering::Relaxed),
+            queued: QueueCounts {
+                backlog_max: self.counts.backlog_max.load(Ordering::Relaxed),
+                backlogged: self.counts.backlogged.load(Ordering::Relaxed),
+                handed_over: self.counts.handed_over.load(Ordering::Relaxed),
+            },
             facts: Some(node_facts(&[])),
             notes: stopped.err().iter().map(ToString::to_string).collect(),
             ..SystemRecord::default()

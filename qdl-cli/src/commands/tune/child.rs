@@ -10,8 +10,8 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use record::{RunFolder, RunRecord, timeline::Tick};
-use report::text;
 use tune::{Halt, RateKind, TrialLimit, TrialRecord, TrialRunner, TrialSetting};
+use view::rate;
 
 use super::{args::TuneArgs, yaml::Yaml};
 use frontend::{KEEPS_UP, SERVER_QUERIES, interrupt};
@@ -191,7 +191,7 @@ fn of_run(run: &RunRecord, ticks: &[Tick]) -> Result<TrialRecord> {
         && second_half(ticks) < KEEPS_UP
     {
         valid = false;
-        let (completed, of) = (text::rate(completed), text::rate(scheduled));
+        let (completed, of) = (rate(completed), rate(scheduled));
         reason = format!("{completed} of {of} samples/s were completed");
         let latency_s = loadgen.latency.map_or(0.0, |latency| latency.p99_us / 1e6);
         let needs = (LATENCIES * latency_s * scheduled) as u64;

@@ -13,7 +13,7 @@ use fabric::{
     sync::{AtomicU8, Ordering, fence},
 };
 use mio::{Poll, Token, Waker};
-use record::NicUse;
+use record::{NicUse, NicWaits};
 
 use super::{Placed, crew::CrewPlan};
 use fabric::os::lock;
@@ -103,11 +103,11 @@ impl NicThreadHandle {
         all.map(|(_, h)| &*h.0)
     }
 
-    /// Number of wake-ups by other threads, and number of sleeps, of the threads of these shares.
-    pub(crate) fn waits(shares: &[NicThreadHandle]) -> (u64, u64) {
-        Self::threads(shares).fold((0, 0), |(wakeups, sleeps), t| {
-            let count = |c: &AtomicU64| c.load(Ordering::Relaxed);
-            (wakeups + count(&t.wakeups), sleeps + count(&t.sleeps))
+    /// Sleeps of these shares' threads so far.
+    pub(crate) fn waits(shares: &[NicThreadHandle]) -> NicWaits {
+        Self::threads(shares).fold(NicWaits::default(), |sum, t| NicWaits {
+            sleeps: sum.sleeps + t.sleeps.load(Ordering::Relaxed),
+            woken: sum.woken + t.wakeups.load(Ordering::Relaxed),
         })
     }
 
@@ -121,7 +121,7 @@ impl NicThreadHandle {
             // A thread that never had work does not count as idle capacity.
             threads: worked.iter().filter(|ns| **ns > 0).count() as u32,
             worked_us: worked.iter().map(|ns| ns / 1000).sum(),
-            sleeps: Self::waits(shares).1,
+            sleeps: Self::waits(shares).sleeps,
         }
     }
 

@@ -1,12 +1,14 @@
 //! Ticks of counters and gauges that are read at irregular times.
 
-use super::{COARSER, FIRST_TICK_NS, MOST_TICKS};
+use super::{COARSER, FIRST_TICK_NS, MOST_TICKS, SECOND};
 
 /// A row of numbers over time: counters, which only grow, then gauges.
 #[derive(Clone, Debug)]
 pub struct Grown {
     begin_ns: u64,
     tick_ns: u64,
+    /// Maximum number of ticks.
+    most: usize,
     counters: usize,
     first: Vec<u64>,
     last_ns: u64,
@@ -20,11 +22,21 @@ impl Grown {
         Grown {
             begin_ns,
             tick_ns: FIRST_TICK_NS,
+            most: MOST_TICKS,
             counters,
             first: first.to_vec(),
             last_ns: begin_ns,
             last: first.to_vec(),
             ends: Vec::new(),
+        }
+    }
+
+    /// Starts at `begin_ns` with one counter at 0. Its ticks are seconds, however long the run is.
+    pub(crate) fn by_second(begin_ns: u64) -> Self {
+        Grown {
+            tick_ns: SECOND,
+            most: usize::MAX,
+            ..Grown::new(begin_ns, &[0], 1)
         }
     }
 
@@ -42,7 +54,7 @@ impl Grown {
             if end > now_ns {
                 break;
             }
-            if over >= MOST_TICKS {
+            if over >= self.most {
                 self.coarsen(width);
                 continue;
             }
@@ -80,6 +92,11 @@ impl Grown {
     /// Returns the time of the last reading.
     pub fn last_ns(&self) -> u64 {
         self.last_ns
+    }
+
+    /// Returns the number of ticks that are over.
+    pub(crate) fn full_ticks(&self) -> usize {
+        self.ends.len() / self.first.len().max(1)
     }
 
     /// Returns the counters' growth since `begin_ns`, and the gauges' last values.

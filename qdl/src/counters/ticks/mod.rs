@@ -22,8 +22,9 @@ pub(crate) use engines::{EngineReading, EngineTicks};
 pub use grown::Grown;
 pub use latency::LatencyTicks;
 pub use recorder::Recorder;
-pub use threads::{ThreadReading, ThreadTicks};
+pub use threads::ThreadTicks;
 
+pub(crate) const SECOND: u64 = 1_000_000_000;
 pub(crate) const FIRST_TICK_NS: u64 = 100_000_000;
 /// Maximum number of ticks; a longer run merges every ten ticks into one.
 pub(crate) const MOST_TICKS: usize = 1_200;

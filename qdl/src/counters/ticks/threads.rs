@@ -3,27 +3,13 @@
 use std::{cmp::Reverse, collections::BTreeMap};
 
 use super::Grown;
+use fabric::os::ThreadTime;
 use record::timeline::ThreadSide;
 
 /// Maximum number of threads tracked; later threads are ignored.
 const MOST_SEEN: usize = 128;
 /// Maximum number of threads reported: the busiest ones.
 const MOST_TOLD: usize = 32;
-/// Maximum length of a thread's name, in characters.
-const NAME: usize = 32;
-
-/// Times of one thread at one moment, in nanoseconds since the thread's start.
-#[derive(Clone, Copy, Debug)]
-pub struct ThreadReading<'a> {
-    /// Thread id.
-    pub id: u64,
-    /// Thread name.
-    pub name: &'a str,
-    /// Time on a core.
-    pub ran_ns: u64,
-    /// Time runnable without a free core.
-    pub waited_ns: u64,
-}
 
 /// Times of all threads by tick.
 #[derive(Clone, Debug, Default)]
@@ -42,15 +28,12 @@ impl ThreadTicks {
     }
 
     /// Adds a reading of all threads at `now_ns`. A thread's times count from its first reading.
-    pub fn read<'a>(&mut self, now_ns: u64, threads: impl Iterator<Item = ThreadReading<'a>>) {
+    pub fn read(&mut self, now_ns: u64, threads: &[ThreadTime]) {
         for t in threads {
             let row = [t.ran_ns, t.waited_ns];
             if self.threads.len() < MOST_SEEN || self.threads.contains_key(&t.id) {
                 let begin_ns = self.begin_ns;
-                let new = || {
-                    let name = t.name.chars().take(NAME).collect();
-                    (name, Grown::new(begin_ns, &row, 2))
-                };
+                let new = || (t.name.clone(), Grown::new(begin_ns, &row, 2));
                 self.threads
                     .entry(t.id)
                     .or_insert_with(new)
@@ -99,9 +82,9 @@ mod tests {
     #[test]
     fn threads_are_told_the_busiest_first_in_permille_of_each_tick() {
         let mut all = ThreadTicks::new(0);
-        let reading = |id, name, ran_ns, waited_ns| ThreadReading {
+        let reading = |id, name: &str, ran_ns, waited_ns| ThreadTime {
             id,
-            name,
+            name: name.to_owned(),
             ran_ns,
             waited_ns,
         };
@@ -110,17 +93,14 @@ mod tests {
                 reading(1, "idle", 7, 7),
                 reading(2, "nic-0", ran[0], ran[1]),
             ];
-            all.read(now, two.into_iter());
+            all.read(now, &two);
         };
         at(&mut all, 0, [50, 0]);
         at(&mut all, T, [50 + T / 2, T / 4]);
-        all.read(T, [reading(9, "late", 5 * T, 0)].into_iter());
+        all.read(T, &[reading(9, "late", 5 * T, 0)]);
         // The last tick is half as long.
         at(&mut all, T + T / 2, [50 + T, T / 4]);
-        all.read(
-            T + T / 2,
-            [reading(9, "late", 5 * T + T / 10, 0)].into_iter(),
-        );
+        all.read(T + T / 2, &[reading(9, "late", 5 * T + T / 10, 0)]);
         let sides = all.sides(T, 2, T + T / 2);
         let names: Vec<_> = sides.iter().map(|s| s.name.as_str()).collect();
         assert_eq!(names, ["nic-0", "late"]);
@@ -135,14 +115,13 @@ mod tests {
     fn no_number_of_threads_takes_more_room() {
         let mut all = ThreadTicks::new(0);
         for id in 0..1_000 {
-            let one = |ran_ns| ThreadReading {
+            let one = |ran_ns| ThreadTime {
                 id,
-                name: "many",
                 ran_ns,
-                waited_ns: 0,
+                ..ThreadTime::default()
             };
-            all.read(0, [one(0)].into_iter());
-            all.read(T, [one(id)].into_iter());
+            all.read(0, &[one(0)]);
+            all.read(T, &[one(id)]);
         }
         assert_eq!(
             (all.threads.len(), all.sides(T, 1, T).len()),

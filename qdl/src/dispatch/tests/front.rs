@@ -141,8 +141,8 @@ impl Front {
 
     /// Posted samples, those left to NIC threads, those without a slot, and most of them at once.
     pub fn posts(&self) -> (u64, u64, u64, u64) {
-        let c = self.dispatcher.counts();
-        (c.posted, c.handed_over, c.backlogged, c.backlog_max)
+        let (posted, q) = (self.dispatcher.counts().posted, self.dispatcher.queued());
+        (posted, q.handed_over, q.backlogged, q.backlog_max)
     }
 
     /// Posted samples of each connection.

@@ -61,8 +61,7 @@ fn times_of_an_answer_tell_its_first_part_and_all_of_them() {
             "the last part's"
         );
     }
-    let counts = front.dispatcher.counts();
-    assert_eq!((counts.completed, counts.parts), (3, 3));
+    assert_eq!(front.dispatcher.counts().answered, 3);
 }
 
 /// Sample 7, whose first token, 10, has been reported and whose connection is then lost; and its
@@ -328,6 +327,6 @@ fn parts_of_a_warm_up_reach_no_completer() {
     };
     let report = front.while_calling(|d| block_on(d.warm_up(&cfgs)), play);
     let report = report.expect("warm");
-    assert_eq!((report.samples, front.dispatcher.parts()), (1, 0));
+    assert_eq!(report.samples, 1);
     assert_eq!(front.turn().calls, []);
 }

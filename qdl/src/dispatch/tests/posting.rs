@@ -47,7 +47,7 @@ fn the_issuing_thread_posts_four_bursts_for_a_sleeper_and_wakes_it_with_the_fift
     let (front, _far) = up(RigCfgs::new(1, 1024).up_to(DEFAULT));
     (0..5).for_each(|id| issue_at(&front, id, 1_000_000 + id));
     assert_eq!(front.posts(), (4, 1, 0, 0));
-    assert_eq!(front.dispatcher.counts().wakeups, 1);
+    assert_eq!(front.dispatcher.waits().woken, 1);
     front.turn();
     assert_eq!(front.posts(), (5, 1, 0, 0));
 }
@@ -126,7 +126,7 @@ fn samples_that_go_again_do_not_count_as_waiting() {
     front.issue(0..6);
     front.dispatcher.give_up(0, 1, Broken::Closed);
     front.turn();
-    assert_eq!(front.dispatcher.counts().retries, 6);
+    assert_eq!(front.dispatcher.counts().redispatched, 6);
     assert_eq!(front.posts(), (6, 0, 0, 0));
     // Without a connection there is no slot.
     front.issue(6..8);

@@ -55,7 +55,7 @@ fn a_sample_that_is_refused_three_times_is_named_with_the_reason() {
     // The sample is not tried again, and is completed with the run.
     assert_eq!(far.requests(), []);
     let counts = front.dispatcher.counts();
-    assert_eq!((counts.refused, counts.completed), ([1, 1, 1], 1));
+    assert_eq!((counts.refused, counts.answered), ([1, 1, 1], 1));
     front.dispatcher.abort("a sample was refused three times");
     assert_eq!(front.turn().empty, [7]);
     assert_eq!(front.dispatcher.outstanding(), 0);

@@ -10,6 +10,7 @@ use crate::{
     request::{OPTIONS_BYTES, RequestOptions},
 };
 use fabric::Imm;
+use record::WarmUpRecord;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -23,7 +24,7 @@ fn cfgs(front: &Front, sizes: u64, budget: Duration) -> WarmUpCfgs {
 }
 
 /// Warms up connections whose far ends answer.
-fn warm_up(front: &Front, far: &mut [Far], cfgs: &WarmUpCfgs) -> WarmUpReport {
+fn warm_up(front: &Front, far: &mut [Far], cfgs: &WarmUpCfgs) -> WarmUpRecord {
     let play = || far.iter_mut().for_each(Far::answer_all);
     let warm = front.while_calling(|d| block_on(d.warm_up(cfgs)), play);
     warm.expect("warm")
@@ -64,17 +65,23 @@ fn a_warm_up_goes_over_every_connection_and_counts_apart() {
         let front = Front::new(rig);
         let mut far = front.connect_all();
         let r = warm_up(&front, &mut far, &cfgs(&front, 4, MINUTE));
-        assert_eq!((r.connections.len(), r.sizes, r.at_once), (3, (4, 4), 8));
+        assert_eq!(
+            (r.connections, r.sizes, r.of_sizes, r.at_once),
+            (3, 4, 4, 8)
+        );
         assert_eq!(front.dispatcher.warm_up_samples(), r.samples);
-        let is_warm = |c: &Option<ConnectionWarmUp>| c.is_some_and(|c| c.warm_ns.is_some());
-        assert!(r.connections.iter().all(is_warm));
+        let all = front.dispatcher.connection_records();
+        assert!(
+            all.iter()
+                .all(|c| c.cold_us.is_some() && c.warm_us.is_some())
+        );
         // One cold, three other sizes, five warm; 2, 4 and 8 at once.
         assert_eq!(r.samples, 3 * (1 + 3 + 5 + 14));
         assert_eq!(front.dispatcher.counts().posted, 0);
         // No completer sees a warm-up sample.
         run(&front, &mut far, 50);
         let c = front.dispatcher.counts();
-        assert_eq!((c.issued, c.completed, c.posted), (50, 50, 50));
+        assert_eq!((c.issued, c.answered, c.posted), (50, 50, 50));
         assert_eq!(warmed(&front), [23; 3]);
         assert_eq!(sum(&front, |c| c.posted), 50);
         assert_eq!(sum(&front, |c| c.tx.writes), 50 + r.samples);
@@ -87,9 +94,12 @@ fn a_budget_that_is_gone_still_sends_one_over_every_connection() {
     let front = Front::new(RigCfgs::new(4, 8));
     let mut far = front.connect_all();
     let r = warm_up(&front, &mut far, &cfgs(&front, 3, Duration::ZERO));
-    assert_eq!((r.samples, r.sizes, r.at_once), (4, (1, 3), 1));
-    let is_cold = |c: &Option<ConnectionWarmUp>| c.is_some_and(|c| c.warm_ns.is_none());
-    assert!(r.connections.iter().all(is_cold));
+    assert_eq!((r.samples, r.sizes, r.of_sizes, r.at_once), (4, 1, 3, 1));
+    let all = front.dispatcher.connection_records();
+    assert!(
+        all.iter()
+            .all(|c| c.cold_us.is_some() && c.warm_us.is_none())
+    );
 }
 
 #[test]
@@ -122,7 +132,7 @@ fn a_warm_up_fails_by_the_connection_that_does_not_answer_is_lost_or_down() {
     // The first samples were lost with their connections; the last one is not answered.
     assert_eq!(front.dispatcher.warm_up_samples(), 1);
     assert_eq!(front.dispatcher.outstanding(), 0);
-    assert_eq!(front.dispatcher.counts().retries, 0);
+    assert_eq!(front.dispatcher.counts().redispatched, 0);
 }
 
 #[test]
@@ -139,7 +149,10 @@ fn a_second_warm_up_leaves_out_connections_that_are_down() {
     };
     let again = warm_up(&front, &mut far, &again);
     let each = first.samples / 3;
-    assert_eq!((again.samples, again.sizes), (2 * each, (2, 2)));
+    assert_eq!(
+        (again.samples, again.sizes, again.connections),
+        (2 * each, 2, 2)
+    );
     assert_eq!(warmed(&front), [2 * each, each, 2 * each]);
     let posted = sum(&front, |c| c.posted);
     assert_eq!((posted, front.dispatcher.staged().0), (40, 40));

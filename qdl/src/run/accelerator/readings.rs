@@ -12,7 +12,7 @@ use crate::{
         Counters,
         limits::{MAX_SIDE, MAX_SIDE_PART},
     },
-    counters::ticks::{EngineReading, EngineTicks, ThreadReading, ThreadTicks},
+    counters::ticks::{EngineReading, EngineTicks, ThreadTicks},
     run::lock,
 };
 
@@ -74,7 +74,7 @@ impl NodeReadings {
         if let Some(g) = &mut *ticks
             && g.readings.is_multiple_of(THREADS)
         {
-            read_threads(g, now_ns, threads);
+            g.threads.read(now_ns, &threads());
         }
     }
 
@@ -101,7 +101,7 @@ impl NodeReadings {
         let Some(g) = ticks.as_mut().filter(|g| g.readings > 0) else {
             return String::new();
         };
-        read_threads(g, now_ns, threads);
+        g.threads.read(now_ns, &threads());
         let lasted_ns = now_ns.saturating_sub(g.begin_ns);
         let (tick_ns, n) = (g.engines.tick_ns(), g.engines.ticks().len());
         let side = NodeSide {
@@ -117,17 +117,6 @@ impl NodeReadings {
         }
         text
     }
-}
-
-fn read_threads(g: &mut RunTicks, now_ns: u64, threads: ReadThreads) {
-    let all = threads();
-    let each = all.iter().map(|t| ThreadReading {
-        id: t.id,
-        name: &t.name,
-        ran_ns: t.ran_ns,
-        waited_ns: t.waited_ns,
-    });
-    g.threads.read(now_ns, each);
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use record::{BatchSizes, GpuRecord, NodeUse, ServedConnection, ServedReport};
+use record::{BatchSizes, GpuRecord, NicWaits, NodeUse, ServedConnection, ServedReport};
 use tokio::{
     sync::Notify,
     time::{Instant, MissedTickBehavior, interval, sleep, timeout},
@@ -30,10 +30,10 @@ use crate::{
             accelerator_ends::{AcceleratorEnds, LossActions},
         },
         lock,
-        records::{self, places},
+        places::places,
         usage::usage,
     },
-    serve::{ConnectionLost, ServeConnection, ServeConnectionCfgs, ServeCounts},
+    serve::{ConnectionLost, ServeConnection, ServeConnectionCfgs},
     topology::LinkWatch,
     wire::{Description, Standing},
 };
@@ -61,7 +61,7 @@ pub struct Session {
     /// Number of refusals logged, and number of full reasons sent.
     pub reasons: Arc<[AtomicU64; 2]>,
     /// The node's totals before the session.
-    before: (ServeCounts, Counters, EngineTotals),
+    before: (NicWaits, Counters, EngineTotals),
     losses: Notify,
     ended: Mutex<Vec<ServedConnection>>,
     /// Last epoch of each connection that was lost, without those the frontend closed as it left.
@@ -73,7 +73,10 @@ pub struct Session {
 
 impl Session {
     pub(crate) fn new(id: u64, node: Arc<NodeState>, session: &ServerSession) -> Self {
-        let ended = *lock(&node.ended);
+        let before = Counters {
+            arrived: node.server.arrived(),
+            ..*lock(&node.ended)
+        };
         Session {
             id,
             handle: session.handle.clone(),
@@ -81,7 +84,7 @@ impl Session {
             stream: session.stream(),
             connections: Mutex::default(),
             reasons: Arc::default(),
-            before: (node.server.counts(), ended, (node.params.engine)()),
+            before: (node.server.waits(), before, (node.params.engine)()),
             losses: Notify::new(),
             ended: Mutex::default(),
             lost: Mutex::default(),
@@ -92,7 +95,7 @@ impl Session {
     }
 
     fn arrived(&self) -> u64 {
-        self.node.server.counts().arrived - self.before.0.arrived
+        self.node.server.arrived() - self.before.1.arrived
     }
 
     /// Whether a drain was answered and no sample came since: its connections then end in good
@@ -191,7 +194,7 @@ impl Session {
     fn collect(&self, lost: bool) -> bool {
         let mut connections = lock(&self.connections);
         let record = |connection: Arc<ServeConnection>| {
-            records::served(&connection, lost).put_on(&mut lock(&self.ended));
+            connection.record(lost).put_on(&mut lock(&self.ended));
             add(&mut lock(&self.node.ended), &connection);
         };
         for (connection, epoch) in connections.collect(|l| l.readers() == 0, record) {
@@ -227,8 +230,7 @@ impl Session {
     pub(crate) fn report(&self, frontend: &str, clean: bool) -> ServedReport {
         let clean = clean || self.is_leaving();
         let engine = (self.node.params.engine)();
-        let (counts_before, _, engine_before) = &self.before;
-        let counts = self.node.server.counts();
+        let (waits_before, _, engine_before) = &self.before;
         let nics = self.node.config.nics.iter().map(|n| n.facts().label);
         let mut report = ServedReport {
             frontend: frontend.to_owned(),
@@ -240,8 +242,7 @@ impl Session {
                 .sequences
                 .map(|s| s.since(&engine_before.sequences.unwrap_or_default())),
             engine_copies: engine.copies.saturating_sub(engine_before.copies),
-            sleeps: counts.sleeps - counts_before.sleeps,
-            woken: counts.wakeups - counts_before.wakeups,
+            waits: self.node.server.waits().since(waits_before),
             places: places(nics.zip(&self.node.near), self.node.server.placed()),
             ..ServedReport::default()
         };
@@ -421,7 +422,7 @@ impl SessionHandler for Session {
     fn used(&self) -> NodeUse {
         NodeUse {
             engine: (self.node.params.engine)().used,
-            ..usage(&(self.node.thread_times)(), &[], self.node.server.nic_use())
+            ..usage(&(self.node.thread_times)(), self.node.server.nic_use())
         }
     }
 

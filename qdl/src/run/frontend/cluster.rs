@@ -13,7 +13,7 @@ use std::{
 
 use fabric::{MAX_SLOTS, Nic, Region, clock::now_ns, os::Near};
 use record::{
-    BatchSizes, GpuRecord, NicUse, NodeUse, Places, PostingRule, SystemRecord, timeline::NodeSide,
+    BatchSizes, GpuRecord, NicUse, NodeUse, Places, SystemRecord, WarmUpRecord, timeline::NodeSide,
 };
 use tokio::{
     sync::{mpsc, watch},
@@ -33,7 +33,7 @@ use crate::{
     control::{Blocking, ClientHandle, Connector, Counters, LocalNode, Pending, Sockets, block_on},
     dispatch::{
         Completer, ConnectionCfgs, DispatchCfgs, DispatchError, DispatchNic, Dispatcher, Owner,
-        Sample, WarmUpCfgs, WarmUpError, WarmUpReport,
+        Sample, WarmUpCfgs, WarmUpError,
     },
     model::Lengths,
     run::{
@@ -42,7 +42,7 @@ use crate::{
         error::RunError,
         life::frontend_end::RetryPauses,
         lock, nics,
-        records::{self, places},
+        places::places,
         request_stride, response_stride, settings,
     },
     topology::LinkWatch,
@@ -94,7 +94,8 @@ pub struct Cluster {
     pub(super) state: Arc<ClusterState>,
     stop: watch::Sender<bool>,
     control: Option<JoinHandle<()>>,
-    pub(super) warmed: Mutex<Option<(WarmUpReport, u64)>>,
+    /// The warm-up, and the time of its begin.
+    pub(super) warmed: Mutex<Option<(WarmUpRecord, u64)>>,
     near: Vec<Near>,
 }
 
@@ -269,7 +270,7 @@ impl Cluster {
     ///
     /// # Errors
     /// [`RunError`] names the connection that failed.
-    pub fn warm_up(&self, samples: Vec<Sample>) -> Result<Option<WarmUpReport>, RunError> {
+    pub fn warm_up(&self, samples: Vec<Sample>) -> Result<Option<WarmUpRecord>, RunError> {
         block_on(self.warm(samples))
     }
 
@@ -292,7 +293,7 @@ impl Cluster {
     ///
     /// # Errors
     /// As [`Cluster::warm_up`].
-    pub async fn warm(&self, samples: Vec<Sample>) -> Result<Option<WarmUpReport>, RunError> {
+    pub async fn warm(&self, samples: Vec<Sample>) -> Result<Option<WarmUpRecord>, RunError> {
         let config = self.state.config.warm_up;
         if !config.is_on() {
             self.read_use().await;
@@ -305,11 +306,12 @@ impl Cluster {
             deadline: config.deadline(),
             is_repeated: false,
         };
+        let began_ns = now_ns();
         let report = match dispatcher.warm_up(&cfgs).await {
             Ok(report) => report,
             Err(e) => return Err(self.failed_warm_up(&e).await),
         };
-        *lock(&self.warmed) = Some((report.clone(), now_ns()));
+        *lock(&self.warmed) = Some((report, began_ns));
         // Reads the work so far, which includes the warm-up and is not the run's.
         self.read_use().await;
         Ok(Some(report))
@@ -357,7 +359,7 @@ impl Cluster {
         match self.state.dispatcher().warm_up(&cfgs).await {
             Ok(report) => {
                 if let Some((first, _)) = lock(&self.warmed).as_mut() {
-                    first.took_ns += report.took_ns;
+                    first.took_ms += report.took_ms;
                 }
             }
             Err(e) => tracing::debug!("warming up again: connection {}: {e}", e.connection()),
@@ -441,21 +443,21 @@ impl Cluster {
     /// The record of the run, once the dispatcher and the control task have ended.
     pub fn record(&self, sides: Vec<NodeSide>) -> SystemRecord {
         let state = &self.state;
-        let counts = state.dispatcher().connection_records();
+        let ledger = state.dispatcher().counts();
         let (events, _) = self.happened();
         let warm_up = lock(&self.warmed).take();
-        let mut warm_up = warm_up.map(|(report, _)| report);
-        if let Some(w) = &mut warm_up {
+        let warm_up = warm_up.map(|(report, _)| WarmUpRecord {
             // Those of later phases too, and those answered after a phase had failed.
-            w.samples = state.dispatcher().warm_up_samples();
+            samples: ledger.warmed,
+            ..report
+        });
+        let mut connections = state.dispatcher().connection_records();
+        for (i, record) in connections.iter_mut().enumerate() {
+            record.name = state.connection_name(i);
         }
-        let lost = lock(&state.lost).clone();
-        let connections = records::connections(
-            counts,
-            |i| state.connection_name(i),
-            &lost,
-            warm_up.as_ref(),
-        );
+        for (i, why) in &*lock(&state.lost) {
+            connections[*i].lost.push(why.clone());
+        }
         let accelerators = (0..state.peers.len())
             .map(|i| {
                 let connections = state.connection_of.iter().filter(|(peer, _)| *peer == i);
@@ -478,33 +480,25 @@ impl Cluster {
             .flatten()
             .collect();
         let nics = state.config.nics.iter().map(|n| n.facts().label);
-        let counts = state.dispatcher().counts();
-        let (up_to_bytes, one_by_one) = state.dispatcher().posting_rule();
         let (staged_copies, staged_bytes) = state.dispatcher().staged();
         SystemRecord {
             refusals,
-            ledger: records::ledger(&counts, warm_up.as_ref()),
+            ledger,
             accelerators,
             connections,
             rails,
-            warm_up: warm_up.as_ref().map(records::warm_up),
+            warm_up,
             staged_copies,
             staged_bytes,
-            backlog_max: counts.backlog_max,
-            backlogged: counts.backlogged,
-            handed_over: counts.handed_over,
-            posting_rule: Some(PostingRule {
-                up_to_bytes,
-                one_by_one,
-            }),
+            queued: state.dispatcher().queued(),
+            posting_rule: Some(state.dispatcher().posting_rule()),
             losses,
             facts: Some(state.local.facts.clone()),
             events,
             sides,
             readings: self.readings(),
             nic_threads: state.dispatcher().nic_threads() as u64,
-            sleeps: counts.sleeps,
-            woken: counts.wakeups,
+            waits: state.dispatcher().waits(),
             places: Places {
                 samples: state.dispatcher().sample_nodes().into_iter().collect(),
                 ..places(nics.zip(&self.near), state.dispatcher().placed())

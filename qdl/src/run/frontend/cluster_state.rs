@@ -227,7 +227,7 @@ impl Owner for EventRouter {
                 cause,
                 retries: again,
             } => (connection, epoch, cause, again),
-            DispatchEvent::WornOut {
+            DispatchEvent::TooManyLosses {
                 index,
                 losses,
                 connection,

@@ -21,7 +21,7 @@ use crate::{
     control::{ClientHandle, ControlError, block_on, limits::MAX_SIDE},
     counters::ticks::{FIRST_TICK_NS, MOST_TICKS, tick_ns},
     rails::RailReport,
-    run::{error::RunError, lock, records},
+    run::{error::RunError, lock},
     wire::Standing,
 };
 
@@ -33,11 +33,9 @@ impl Cluster {
     /// Counts of samples so far, and the number of connections that are up, and lost.
     pub fn figures(&self) -> (Ledger, [u64; 2]) {
         let dispatcher = self.state.dispatcher();
-        let warmed = lock(&self.warmed);
-        let warm_up = warmed.as_ref().map(|(report, _)| report);
         let up = dispatcher.connections_up() as u64;
         let lost = (self.state.connection_of.len() as u64).saturating_sub(up);
-        (records::ledger(&dispatcher.counts(), warm_up), [up, lost])
+        (dispatcher.counts(), [up, lost])
     }
 
     /// Live figures of each connection, by index, with the scores of rails.
@@ -180,10 +178,10 @@ impl Cluster {
                 text,
             });
         };
-        if let Some((report, done_ns)) = &*lock(&self.warmed) {
-            let (n, ms) = (report.samples, report.took_ns / 1_000_000);
+        if let Some((report, at_ns)) = &*lock(&self.warmed) {
+            let (n, ms) = (report.samples, report.took_ms as u64);
             let text = format!("{n} samples in {ms} ms");
-            add(done_ns.saturating_sub(report.took_ns), "warm_up", text);
+            add(*at_ns, "warm_up", text);
         }
         for (peer, at_ns, probe, text) in state
             .rails

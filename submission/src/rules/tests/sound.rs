@@ -8,12 +8,13 @@ use std::{
     sync::OnceLock,
 };
 
+use machine::Node;
 use record::{Manifest, Mode, Summary};
 use serde_json::Value;
 
 use crate::{
     build::{self, BuiltTree, FoundRun, Material},
-    describe::{Node, form::Form},
+    describe::form::Form,
     layout::{self, Division, Name, RunKind, Tree},
     manifest::{self, sha256_of_file},
     round::{Round, newest},

@@ -2,10 +2,11 @@
 
 use std::{fmt, io::Write};
 
-use super::numbers::{INDENT, WIDTH, wrap};
+use crate::numbers::{INDENT, WIDTH, wrap};
 
-/// ANSI escapes of a fact's text.
+/// ANSI escape of a fact that is wrong.
 pub const RED: &str = "1;31";
+/// ANSI escape of a fact that needs attention.
 pub const YELLOW: &str = "33";
 
 #[derive(Clone, Debug)]
@@ -26,7 +27,7 @@ impl Page {
     }
 
     /// Adds a fact whose text has ANSI escapes on a terminal with colours.
-    pub(crate) fn styled(
+    pub fn styled(
         &mut self,
         label: impl Into<String>,
         text: impl Into<String>,
@@ -37,7 +38,7 @@ impl Page {
     }
 
     /// Adds facts with one label.
-    pub(crate) fn list<T: Into<String>>(
+    pub fn list<T: Into<String>>(
         &mut self,
         label: &str,
         texts: impl IntoIterator<Item = T>,
@@ -49,7 +50,7 @@ impl Page {
     }
 
     /// Labels, empty if repeated, and texts.
-    pub(crate) fn facts(&self) -> impl Iterator<Item = (&str, &str)> {
+    pub fn facts(&self) -> impl Iterator<Item = (&str, &str)> {
         let before = self.0.iter().map(|fact| Some(&fact.label));
         self.0
             .iter()
@@ -89,7 +90,7 @@ impl Page {
     }
 
     /// The page as text, with ANSI escapes if `color` is set.
-    pub(crate) fn text(&self, color: bool) -> String {
+    pub fn text(&self, color: bool) -> String {
         let mut out = String::new();
         for ((mut label, text), fact) in self.facts().zip(&self.0) {
             for part in wrap(text, WIDTH - INDENT) {

@@ -12,10 +12,13 @@ pub const POINTS: usize = 300;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Unit {
+    /// A number of things.
     Count,
     /// Seconds since the first query; charts with this x axis share cursor and zoom.
     Seconds,
+    /// Microseconds.
     Us,
+    /// A part of 1, shown in percent.
     Share,
     /// A quantile as `-log10(1 - quantile)`: each nine has the same length.
     Nines,
@@ -39,11 +42,15 @@ pub enum Style {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Shape {
+    /// A line.
     Line,
+    /// A dashed line.
     Dashed,
     /// Points joined by a line.
     Joined,
+    /// Filled points.
     Filled,
+    /// Hollow points.
     Hollow,
 }
 
@@ -66,6 +73,7 @@ struct EventMark {
 /// One chart: lines over one x axis.
 #[derive(Clone, Debug, Serialize)]
 pub struct Chart {
+    /// Title above the chart.
     #[serde(skip)]
     pub title: String,
     style: Style,

@@ -1,8 +1,9 @@
 //! Renders a report as text for a terminal. Charts, bars and notes on pictures are left out.
 
 use crate::{
+    WIDTH, cut,
     model::{Cell, Part, Section},
-    text::{WIDTH, cut, wrap},
+    wrap,
 };
 
 /// Longest text of a cell, in characters.
@@ -22,6 +23,7 @@ pub fn sections(sections: &[Section], color: bool) -> String {
     sections.iter().map(section).collect()
 }
 
+/// All parts, in lines of at most [`WIDTH`] characters.
 pub fn parts(all: &[Part]) -> String {
     all.iter().map(part).collect()
 }

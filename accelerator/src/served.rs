@@ -2,12 +2,11 @@
 
 use record::{ServedConnection, ServedReport};
 
-use crate::{
+use view::{
+    grouped,
     model::{Cell, row, table},
-    pictures::connections::{TRAFFIC, traffic},
-    pictures::facts::places,
-    terminal,
-    text::{grouped, short},
+    node::{TRAFFIC, places, traffic},
+    short, terminal,
 };
 
 /// Formats the session for a terminal: a headline, a row per connection, and the reconciliation.
@@ -47,7 +46,7 @@ pub fn served(report: &ServedReport) -> String {
             format!("{batches} batches, {copies} inputs copied for them")
         }
     };
-    let (slept, woken) = (n(report.sleeps), n(report.woken));
+    let (slept, woken) = (n(report.waits.sleeps), n(report.waits.woken));
     out.push_str(&format!(
         "NIC threads slept {slept} times and were woken {woken} times by another thread; {ran}\n"
     ));

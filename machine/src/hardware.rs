@@ -8,8 +8,9 @@ use std::{
 
 use qdl::topology::Topology;
 
+use disk::folders;
+
 use super::{Disk, Memory, Processors, number, text};
-use crate::layout;
 
 /// Prefixes of block devices that are not physical disks.
 const NO_DISKS: [&str; 8] = ["loop", "ram", "dm-", "zram", "md", "sr", "nbd", "fd"];
@@ -65,7 +66,7 @@ fn small(n: usize) -> u32 {
 
 fn caches(root: &Path) -> Vec<String> {
     let base = "sys/devices/system/cpu/cpu0/cache";
-    let all = layout::folders(&root.join(base));
+    let all = folders(&root.join(base));
     let caches = all.iter().filter(|name| name.starts_with("index"));
     let caches = caches.map(|name| {
         let of = |what: &str| text(root, &format!("{base}/{name}/{what}"));
@@ -79,13 +80,13 @@ pub(super) fn memory(root: &Path) -> Memory {
     let total = info.lines().find_map(|l| l.strip_prefix("MemTotal:"));
     let kib = total.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok());
     let base = "sys/devices/system/edac/mc";
-    let controllers = layout::folders(&root.join(base));
+    let controllers = folders(&root.join(base));
     let controllers = controllers.iter().filter(|n| n.starts_with("mc"));
     let mut modules: BTreeMap<String, usize> = BTreeMap::new();
     let mut modes = BTreeSet::new();
     for controller in controllers {
         let below = format!("{base}/{controller}");
-        for part in layout::folders(&root.join(&below)) {
+        for part in folders(&root.join(&below)) {
             let of = |what: &str| text(root, &format!("{below}/{part}/{what}"));
             let (size, kind) = (of("size"), of("dimm_mem_type"));
             if !size.is_empty() && size != "0" {
@@ -106,7 +107,7 @@ pub(super) fn memory(root: &Path) -> Memory {
 
 pub(super) fn disks(root: &Path) -> Vec<Disk> {
     // `folders` follows the links in sys/block.
-    let all = layout::folders(&root.join("sys/block"));
+    let all = folders(&root.join("sys/block"));
     let is_disk = |name: &String| !NO_DISKS.iter().any(|no| name.starts_with(no));
     let disks = all.into_iter().filter(is_disk).map(|name| {
         let of = |what: &str| text(root, &format!("sys/block/{name}/{what}"));

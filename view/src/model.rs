@@ -1,7 +1,7 @@
 //! The model of a report: sections of tables, facts, words and charts. `html` renders it as a page,
 //! `terminal` as text without the charts.
 
-use crate::{chart::Chart, text::Page};
+use crate::{Page, chart::Chart};
 
 /// A part of a report.
 #[derive(Clone, Debug)]
@@ -10,12 +10,15 @@ pub enum Part {
     Words(&'static str, String),
     /// A heading within a figure or a box.
     Title(String),
+    /// A list of paragraphs.
     List(Vec<String>),
     /// Headings and rows. Headings align as the first row.
     Table(Vec<String>, Vec<Vec<Cell>>),
     /// Labelled facts.
     Facts(Page),
+    /// A bar of coloured parts.
     Bar(Vec<BarPart>),
+    /// A chart, on pages alone.
     Chart(Chart),
     /// Parts with a class of the style sheet: `box`, `charts` (side by side), `wrong`.
     Group(&'static str, Vec<Part>),
@@ -35,25 +38,31 @@ pub type Section = (&'static str, Vec<Part>);
 /// A part of a bar: colour, a variable of the style sheet; share of the whole bar; its text.
 pub type BarPart = (&'static str, f64, String);
 
+/// A cell of a table.
 #[derive(Clone, Debug)]
 pub enum Cell {
     /// Text, left-aligned.
     Words(String),
+    /// A number, right-aligned.
     Figure(String),
     /// A name after a patch of its colour, a variable of the style sheet.
     Key(&'static str, String),
+    /// A bar, on pages alone.
     Bar(Vec<BarPart>),
 }
 
 impl Cell {
+    /// Text.
     pub fn words(text: impl Into<String>) -> Cell {
         Cell::Words(text.into())
     }
 
+    /// A number with its unit.
     pub fn figure(text: impl Into<String>) -> Cell {
         Cell::Figure(text.into())
     }
 
+    /// A name with a colour.
     pub fn key(colour: &'static str, name: impl Into<String>) -> Cell {
         Cell::Key(colour, name.into())
     }
@@ -70,6 +79,7 @@ pub fn table(headings: &str, rows: Vec<Vec<Cell>>) -> Part {
     Part::Table(headings.split('|').map(str::to_owned).collect(), rows)
 }
 
+/// A paragraph of plain words.
 pub fn paragraph(text: impl Into<String>) -> Part {
     Part::Words("", text.into())
 }
