@@ -4,7 +4,7 @@ use std::{io, sync::Arc, time::Duration};
 
 use super::{
     auth::AuthError,
-    message::{ErrorCode, Role, VERSION, clip},
+    message::{ErrorCode, Role, clip},
 };
 
 /// Error of opening a session, or cause of its end. A field `peer` is the peer's address, after the
@@ -27,9 +27,6 @@ pub enum ControlError {
         peer: String,
         source: Arc<io::Error>,
     },
-    /// The frontend came before the accelerator's engine was ready.
-    #[error("{peer}: came while the model loads")]
-    Loading { peer: String },
     /// A deadline passed.
     #[error(
         "{peer}: no {waiting_for} within {after:?}; is it running, reachable and not overloaded?"
@@ -40,23 +37,13 @@ pub enum ControlError {
         waiting_for: &'static str,
         after: Duration,
     },
-    /// The peer closed the connection without an error frame.
-    #[error("{peer}: closed the control connection while {waiting_for} was expected; see its log")]
-    Closed {
-        peer: String,
-        waiting_for: &'static str,
-    },
+    /// The connection broke without an error frame.
+    #[error("{peer}: {text}")]
+    Broken { peer: String, text: String },
     /// The peer's end of a session vanished without a bye.
     #[error("{peer}: its program ended or was killed; see its log")]
     Vanished { peer: String },
-    /// The socket failed.
-    #[error("{peer}: {doing} on the control connection: {source}")]
-    Io {
-        peer: String,
-        doing: &'static str,
-        source: Arc<io::Error>,
-    },
-    /// This node refuses the peer for what it sent, or for what it is.
+    /// This node refuses the peer for what it sent or is, or since this node cannot go on.
     #[error("{peer}: {text}")]
     Refusing {
         peer: String,
@@ -65,41 +52,6 @@ pub enum ControlError {
         /// Text for the peer.
         told: String,
     },
-    /// The peer speaks a different protocol version.
-    #[error(
-        "{peer}: speaks protocol version {theirs}, this node speaks {VERSION}: run the same \
-         release on both"
-    )]
-    Version { peer: String, theirs: u64 },
-    /// Both nodes are frontends, or both are accelerators.
-    #[error("{peer}: is {theirs} too: a frontend talks to an accelerator; check the address")]
-    Role {
-        peer: String,
-        /// The peer's role, equal to this node's.
-        theirs: Role,
-    },
-    /// Two nodes have the same name.
-    #[error("node name {node:?} is taken by {first} and by {second}: names must be unique")]
-    NameTaken {
-        node: String,
-        /// Address of the first node, or `this node`.
-        first: String,
-        second: String,
-    },
-    /// Only one of the two sides has a token.
-    #[error(
-        "{peer}: {} token and this node {}: set token_file on both nodes, to the same token",
-        if *here { "has no" } else { "wants a" },
-        if *here { "wants one" } else { "has none" }
-    )]
-    TokenMissing {
-        peer: String,
-        /// Whether this node has the token.
-        here: bool,
-    },
-    /// The peer's token differs, or its handshake was changed on the way.
-    #[error("{peer}: its token is not this node's: token_file must hold the same on both")]
-    TokenWrong { peer: String },
     /// This node is at fault, or no node was there in time.
     #[error("{0}")]
     Local(String),
@@ -136,12 +88,6 @@ pub enum ControlError {
         /// Explanation sent to the peer.
         text: String,
     },
-    /// A setting of this node is invalid.
-    #[error("{key}: {problem}")]
-    Setting { key: &'static str, problem: String },
-    /// The system has no random bytes.
-    #[error("no random bytes from the system: {0}")]
-    Random(Arc<io::Error>),
 }
 
 /// What [`ControlError::Timeout`] waits for before the first frame.
@@ -165,17 +111,44 @@ impl From<AuthError> for ControlError {
 impl ControlError {
     /// Error of a frame that breaks the protocol.
     pub(super) fn protocol(peer: String, text: String) -> Self {
+        ControlError::refusing(peer, ErrorCode::Protocol, text.clone(), text)
+    }
+
+    /// Refuses the peer: `text` is for this node, `told` for the peer.
+    pub(super) fn refusing(
+        peer: String,
+        code: ErrorCode,
+        text: impl Into<String>,
+        told: impl Into<String>,
+    ) -> Self {
         ControlError::Refusing {
             peer,
-            told: text.clone(),
-            code: ErrorCode::Protocol,
-            text,
+            text: text.into(),
+            code,
+            told: told.into(),
         }
+    }
+
+    /// Error of this node, before a session.
+    pub(super) fn no_random(e: &io::Error) -> Self {
+        ControlError::Local(format!("no random bytes from the system: {e}"))
+    }
+
+    /// Error of this node, which cannot go on. Its log has the cause.
+    pub(super) fn at_fault(peer: String, role: Role, text: String) -> Self {
+        let told = format!("the {role} cannot go on; see its log");
+        ControlError::refusing(peer, ErrorCode::ShuttingDown, text, told)
     }
 
     /// Whether the session ended in good order.
     pub(crate) fn is_clean(&self) -> bool {
         matches!(self, ControlError::Bye { .. })
+    }
+
+    /// Whether a frontend came before the engine of this accelerator was ready.
+    pub(super) fn is_early(&self) -> bool {
+        let is = |code: &ErrorCode| *code == ErrorCode::Loading;
+        matches!(self, ControlError::Refusing { code, .. } if is(code))
     }
 
     /// Why a later attempt to reach the node may succeed, if it may.
@@ -203,40 +176,8 @@ impl ControlError {
     /// Error frame for the peer before the connection closes, if the peer should get one. `role` is
     /// this node's role.
     pub(super) fn for_peer(&self, role: Role) -> Option<(ErrorCode, String)> {
-        let other = role.other();
         let (code, text) = match self {
-            ControlError::Version { theirs, .. } => (
-                ErrorCode::Version,
-                format!(
-                    "the {role} speaks protocol version {VERSION}, the {other} {theirs}: run the \
-                     same release on both"
-                ),
-            ),
-            ControlError::Role { theirs, .. } => (
-                ErrorCode::Role,
-                format!("both sides are {theirs}s: a frontend talks to an accelerator"),
-            ),
-            ControlError::NameTaken { node, .. } => (
-                ErrorCode::NameTaken,
-                format!("node name {node:?} is taken: names must be unique"),
-            ),
-            ControlError::TokenMissing { here, .. } => (
-                ErrorCode::Auth,
-                format!(
-                    "the {} has a token and the {} has none: set token_file on both nodes, to \
-                     the same token",
-                    if *here { role } else { other },
-                    if *here { other } else { role },
-                ),
-            ),
-            ControlError::TokenWrong { .. } => (
-                ErrorCode::Auth,
-                "the tokens differ: token_file must hold the same on both nodes".to_owned(),
-            ),
             ControlError::Refusing { code, told, .. } => (*code, told.clone()),
-            ControlError::Loading { .. } => {
-                (ErrorCode::Loading, format!("the {role} loads its model"))
-            }
             ControlError::Ended { code, text, .. } => (*code, text.clone()),
             ControlError::Timeout {
                 waiting_for, after, ..
@@ -247,24 +188,12 @@ impl ControlError {
             ControlError::Silent { silent, .. } => (
                 ErrorCode::Protocol,
                 format!(
-                    "the {role} heard nothing from the {other} for {:.2} s",
+                    "the {role} heard nothing from the {} for {:.2} s",
+                    role.other(),
                     silent.as_secs_f64()
                 ),
             ),
-            ControlError::Random(_) => (
-                ErrorCode::ShuttingDown,
-                format!("the {role} cannot go on; see its log"),
-            ),
-            ControlError::Connect { .. }
-            | ControlError::Lookup { .. }
-            | ControlError::Closed { .. }
-            | ControlError::Vanished { .. }
-            | ControlError::Io { .. }
-            | ControlError::Local(_)
-            | ControlError::Refused { .. }
-            | ControlError::Remote { .. }
-            | ControlError::Setting { .. }
-            | ControlError::Bye { .. } => return None,
+            _ => return None,
         };
         Some((code, clip(&text)))
     }
@@ -273,18 +202,16 @@ impl ControlError {
 /// Checks that no two nodes of a run share a name. `nodes` are pairs of node name and address.
 ///
 /// # Errors
-/// [`ControlError::NameTaken`] names the node and both addresses.
+/// [`ControlError::Local`] names the node and both addresses.
 pub(crate) fn check_unique_names<'a>(
     nodes: impl IntoIterator<Item = (&'a str, &'a str)>,
 ) -> Result<(), ControlError> {
     let mut seen = std::collections::HashMap::new();
     for (node, address) in nodes {
         if let Some(first) = seen.insert(node, address) {
-            return Err(ControlError::NameTaken {
-                node: node.to_owned(),
-                first: first.to_owned(),
-                second: address.to_owned(),
-            });
+            return Err(ControlError::Local(format!(
+                "node name {node:?} is taken by {first} and by {address}: names must be unique"
+            )));
         }
     }
     Ok(())
@@ -298,15 +225,9 @@ mod tests {
     fn two_nodes_of_one_name_are_refused_with_both_addresses() {
         let nodes = [("a", "10.0.0.1:7400"), ("b", "10.0.0.2:7400")];
         check_unique_names(nodes).expect("all different");
-        let e = check_unique_names(nodes.into_iter().chain([("a", "10.0.0.3:7400")]))
-            .expect_err("an error");
-        let text = e.to_string();
-        assert!(
-            matches!(e, ControlError::NameTaken { .. })
-                && text.contains("10.0.0.1:7400")
-                && text.contains("10.0.0.3:7400")
-                && text.contains("\"a\""),
-            "{text}"
-        );
+        let e = check_unique_names(nodes.into_iter().chain([("a", "10.0.0.3:7400")]));
+        let text = e.expect_err("an error").to_string();
+        let words = "node name \"a\" is taken by 10.0.0.1:7400 and by 10.0.0.3:7400";
+        assert!(text.starts_with(words), "{text}");
     }
 }

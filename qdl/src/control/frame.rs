@@ -25,46 +25,14 @@ pub(crate) const MAX_FRAME_BEFORE_AUTH: usize = 4096;
 const QUOTED: usize = 160;
 
 /// Error of reading or writing a frame.
-#[allow(missing_docs, reason = "the texts say what each field is")]
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum FrameError {
-    /// The length exceeds the limit.
-    #[error(
-        "a frame of {bytes} bytes, {limit} are allowed; is that a control connection of this \
-         protocol?"
-    )]
-    TooLong { bytes: u64, limit: usize },
-    /// The bytes open a data connection.
-    #[error(
-        "a data connection at a control port: control.listen and nics[].listen are two ports, and \
-         what forwards to them must not mix them up"
-    )]
-    DataConnection,
-    /// The bytes begin another protocol.
-    #[error(
-        "{protocol} on a control connection: `accelerators[].control` names the `control.listen` \
-         of an accelerator, and no other port"
-    )]
-    OtherProtocol { protocol: &'static str },
-    /// The connection ended inside a frame.
-    #[error("the connection ended inside a frame, {got} bytes into it")]
-    Truncated {
-        /// Bytes of the frame that came, its length field included where complete.
-        got: usize,
-    },
-    /// The bytes are no JSON.
-    #[error("a frame that is no JSON: {detail}")]
-    NotJson { detail: String },
-    /// The JSON is no object with a string field `type`.
-    #[error("a frame without a field `type` that is a string")]
-    NoType,
-    /// The type is unknown, or a field is missing, unknown, of the wrong type or outside its
-    /// limits.
-    #[error("frame {kind}: {detail}")]
-    BadField { kind: String, detail: String },
+    /// The bytes are no frame, or the frame is outside its limits.
+    #[error("{0}")]
+    Invalid(String),
     /// A hello of a different version, whatever its other fields.
-    #[error("a hello of protocol version {theirs}, this node speaks {VERSION}")]
-    Version { theirs: u64 },
+    #[error("a hello of protocol version {0}, this node speaks {VERSION}")]
+    Version(u64),
     /// A record that the session's key does not open.
     #[error(
         "bytes that the session's key does not open, so the session ends: they were changed, \
@@ -149,21 +117,29 @@ impl Codec {
                 self.inside |= src.len() < before;
                 Ok(None)
             }
-            Err(_) if src.starts_with(&DATA_MAGIC[..4]) => Err(FrameError::DataConnection),
             // A refused length field stays in the buffer.
-            Err(_) => match OTHER_PROTOCOLS
-                .iter()
-                .find(|(begin, _)| src.starts_with(begin))
-            {
-                Some((_, protocol)) => Err(FrameError::OtherProtocol { protocol }),
-                None => Err(FrameError::TooLong {
-                    bytes: src
-                        .first_chunk()
-                        .map_or(0, |b| u64::from(u32::from_be_bytes(*b))),
-                    limit: self.lengths.max_frame_length(),
-                }),
-            },
+            Err(_) => Err(FrameError::Invalid(self.no_length(src))),
         }
+    }
+
+    /// The problem of bytes whose length field exceeds the limit.
+    fn no_length(&self, src: &[u8]) -> String {
+        if src.starts_with(&DATA_MAGIC[..4]) {
+            return "a data connection at a control port: control.listen and nics[].listen are two \
+                    ports, and what forwards to them must not mix them up"
+                .to_owned();
+        }
+        let other = OTHER_PROTOCOLS
+            .iter()
+            .find(|(begin, _)| src.starts_with(begin));
+        if let Some((_, protocol)) = other {
+            return format!(
+                "{protocol} on a control connection: `accelerators[].control` names the \
+                 `control.listen` of an accelerator, and no other port"
+            );
+        }
+        let bytes = src.first_chunk().map_or(0, |b| u32::from_be_bytes(*b));
+        too_long(bytes as usize, self.lengths.max_frame_length())
     }
 }
 
@@ -195,9 +171,12 @@ impl Decoder for Codec {
         match self.decode(src)? {
             Some(message) => Ok(Some(message)),
             None if src.is_empty() && self.plain.is_empty() && !self.inside => Ok(None),
-            None => Err(FrameError::Truncated {
-                got: src.len() + self.plain.len() + if self.inside { 4 } else { 0 },
-            }),
+            None => {
+                let bytes = src.len() + self.plain.len() + if self.inside { 4 } else { 0 };
+                Err(FrameError::Invalid(format!(
+                    "the connection ended inside a frame, {bytes} bytes into it"
+                )))
+            }
         }
     }
 }
@@ -206,17 +185,11 @@ impl Encoder<&Message> for Codec {
     type Error = FrameError;
 
     fn encode(&mut self, message: &Message, dst: &mut BytesMut) -> Result<(), FrameError> {
-        let json = serde_json::to_vec(message).map_err(|e| FrameError::BadField {
-            kind: message.kind().to_owned(),
-            detail: e.to_string(),
-        })?;
-        let bytes = json.len();
+        let json = serde_json::to_vec(message);
+        let json = json.map_err(|e| invalid(message.kind(), &e.to_string()))?;
         // The receiver checks the limit; the sender must not exceed it either.
-        if bytes > MAX_FRAME {
-            return Err(FrameError::TooLong {
-                bytes: bytes as u64,
-                limit: MAX_FRAME,
-            });
+        if json.len() > MAX_FRAME {
+            return Err(FrameError::Invalid(too_long(json.len(), MAX_FRAME)));
         }
         let mut writer = LengthDelimitedCodec::new();
         writer.set_max_frame_length(MAX_FRAME);
@@ -246,30 +219,40 @@ pub(crate) fn refusal(text: &str) -> Bytes {
     bytes.freeze()
 }
 
+fn too_long(bytes: usize, limit: usize) -> String {
+    format!(
+        "a frame of {bytes} bytes, {limit} are allowed; is that a control connection of this \
+         protocol?"
+    )
+}
+
+fn invalid(kind: &str, problem: &str) -> FrameError {
+    FrameError::Invalid(format!("frame {kind}: {problem}"))
+}
+
 /// Decodes and checks the JSON of one frame.
 fn parse(json: &[u8]) -> Result<Message, FrameError> {
     let message = serde_json::from_slice(json).map_err(|e| explain(json, &e))?;
-    check(&message).map_err(|(field, problem)| FrameError::BadField {
-        kind: message.kind().to_owned(),
-        detail: format!("{field}: {problem}"),
-    })?;
-    Ok(message)
+    match message {
+        Message::Hello { version, .. } if version != VERSION => Err(FrameError::Version(version)),
+        message => match check(&message) {
+            Ok(()) => Ok(message),
+            Err((field, problem)) => Err(invalid(message.kind(), &format!("{field}: {problem}"))),
+        },
+    }
 }
 
 /// Finds the reason why the JSON is no valid message.
 fn explain(json: &[u8], e: &serde_json::Error) -> FrameError {
     let detail = clip_to(&e.to_string(), QUOTED);
     let Ok(frame) = serde_json::from_slice::<Value>(json) else {
-        return FrameError::NotJson { detail };
+        return FrameError::Invalid(format!("a frame that is no JSON: {detail}"));
     };
     let Some(kind) = frame["type"].as_str() else {
-        return FrameError::NoType;
+        return FrameError::Invalid("a frame without a field `type` that is a string".to_owned());
     };
     match frame["version"].as_u64() {
-        Some(theirs) if kind == "hello" && theirs != VERSION => FrameError::Version { theirs },
-        _ => FrameError::BadField {
-            kind: clip_to(kind, QUOTED),
-            detail,
-        },
+        Some(theirs) if kind == "hello" && theirs != VERSION => FrameError::Version(theirs),
+        _ => invalid(&clip_to(kind, QUOTED), &detail),
     }
 }

@@ -129,14 +129,6 @@ pub(super) fn check_node_name(name: &str) -> Result<(), String> {
     }
 }
 
-/// Checks a node's part of the SUT's name: 1 to [`MAX_NAME`] bytes without control characters.
-///
-/// # Errors
-/// The problem of the name.
-pub(super) fn check_sut_name(name: &str) -> Result<(), String> {
-    check_words(name, &(1..=MAX_NAME))
-}
-
 /// Checks the limits that the types do not enforce.
 pub(super) fn check(message: &Message) -> Result<(), Outside> {
     match message {

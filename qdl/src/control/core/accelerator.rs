@@ -8,16 +8,13 @@ use std::{
 
 use record::{BatchSizes, GpuRecord, NodeUse};
 
-use crate::{
-    control::{
-        error::ControlError,
-        limits::{MAX_CONNECTIONS, MAX_GPUS, MAX_NAME, MAX_NODE, check_sut_name},
-        message::{
-            ConnectionGrant, ConnectionRequest, Counters, ErrorCode, Hex, Message, Role, Scores,
-            clip, clip_to,
-        },
+use crate::control::{
+    error::ControlError,
+    limits::{MAX_CONNECTIONS, MAX_GPUS, MAX_NAME, MAX_NODE, check},
+    message::{
+        ConnectionGrant, ConnectionRequest, Counters, ErrorCode, Hex, Message, Role, Scores, clip,
+        clip_to,
     },
-    wire::Description,
 };
 
 use super::{
@@ -58,13 +55,12 @@ pub(in crate::control) enum Event {
     Handshake(HandshakeStep),
     /// Requests connections, one request at a time; answered with [`Accelerator::opened`].
     Open(Vec<ConnectionRequest>),
-    /// Requests the node's part of the SUT's name; answered with [`Accelerator::named`].
+    /// Requests the node's part of the SUT's name. The owner answers this request, by its id, and
+    /// the next two with [`Accelerator::answer`].
     Name(u64),
-    /// Requests the node's description, one request at a time; answered with
-    /// [`Accelerator::described`].
-    Describe,
-    /// Requests this node's side of the run: request id, and offset in bytes. Answered with
-    /// [`Accelerator::side_is`].
+    /// Requests the node's description, one request at a time.
+    Describe(u64),
+    /// Requests this node's side of the run: request id, and offset in bytes.
     Side(u64, u64),
     /// Asks whether every arrived sample is answered. If all samples are, the owner calls
     /// [`Accelerator::drained`]; else the event comes again.
@@ -152,41 +148,26 @@ impl Accelerator {
         }
     }
 
-    /// Answers [`Event::Name`].
-    pub(crate) fn named(&mut self, id: u64, name: String) {
-        match check_sut_name(&name) {
-            Ok(()) => self.link.say(Message::NameIs { id, name }),
-            Err(problem) => {
-                let text = format!("the accelerator's name {name:?}: {problem}");
-                self.refuse(id, ErrorCode::Protocol, &text);
-            }
-        }
-    }
-
-    /// Answers [`Event::Describe`].
-    pub(crate) fn described(&mut self, answer: Result<Description, Refusal>) {
-        let Some(id) = self.describing.take() else {
-            return;
-        };
-        let answer = answer.and_then(|description| match description.check() {
-            Ok(()) => Ok(description),
+    /// Answers a request. An answer outside its limits becomes a refusal, so that the session goes
+    /// on.
+    pub(crate) fn answer(&mut self, id: u64, answer: Result<Message, Refusal>) {
+        self.describing.take_if(|describing| *describing == id);
+        let answer = answer.and_then(|message| match check(&message) {
+            Ok(()) => Ok(message),
             Err((field, problem)) => {
-                let text = format!("the description's {field}: {problem}");
+                let text = format!("the accelerator's {field}: {problem}");
                 Err(Refusal::new(ErrorCode::Protocol, text))
             }
         });
         match answer {
-            Ok(description) => self.link.say(Message::Described {
-                id,
-                description: Box::new(description),
-            }),
-            Err(r) => self.refuse(id, r.code, &r.text),
+            Ok(message) => self.link.say(message),
+            Err(refusal) => self.refuse(id, &refusal),
         }
     }
 
-    /// Answers [`Event::Side`] with the total length in bytes and the piece.
-    pub(crate) fn side_is(&mut self, id: u64, (of, text): (u64, String)) {
-        self.link.say(Message::SideIs { id, of, text });
+    fn refuse(&mut self, id: u64, refusal: &Refusal) {
+        let (code, text) = (refusal.code, clip(&refusal.text));
+        self.link.say(Message::Refused { id, code, text });
     }
 
     /// Answers every pending drain. Clips names of GPUs and threads, which come from drivers and
@@ -206,105 +187,20 @@ impl Accelerator {
             group.name = clip_to(&group.name, MAX_NODE);
         }
         for id in std::mem::take(&mut self.draining) {
-            self.link.say(Message::Drained {
+            let drained = Message::Drained {
                 id,
                 counters,
                 batches: batches.clone(),
                 gpus: gpus.clone(),
                 used: used.clone(),
-            });
+            };
+            self.answer(id, Ok(drained));
         }
     }
 
     /// Answers [`Event::Beat`].
     pub(crate) fn beat(&mut self, counters: Counters, scores: Option<Scores>) {
         self.link.beat(Some(counters), scores);
-    }
-
-    fn refuse(&mut self, id: u64, code: ErrorCode, text: &str) {
-        let text = clip(text);
-        self.link.say(Message::Refused { id, code, text });
-    }
-
-    fn session_frame(&mut self, message: Message, now: u64) -> Result<(), ControlError> {
-        match message {
-            Message::Open { id, connections } => {
-                self.check_room(self.waiting.len(), "open")?;
-                for l in &connections {
-                    let connection = self.connections.entry(l.connection).or_default();
-                    connection.asked = connection.asked.max(l.epoch);
-                    connection.pending.push(l.epoch);
-                }
-                self.waiting
-                    .push_back(WaitingRequest::Open(id, connections));
-                self.start_waiting();
-                Ok(())
-            }
-            Message::Start { id } => {
-                if self.started {
-                    let problem = "a session starts once".to_owned();
-                    return Err(self.link.handshake.field("start", "id", problem));
-                }
-                self.check_room(self.waiting.len(), "start")?;
-                self.started = true;
-                self.waiting.push_back(WaitingRequest::Start(id));
-                self.start_waiting();
-                Ok(())
-            }
-            Message::Name { id } => {
-                self.events.push_back(Event::Name(id));
-                Ok(())
-            }
-            Message::Side { id, at } => {
-                self.events.push_back(Event::Side(id, at));
-                Ok(())
-            }
-            Message::Drain { id } => {
-                self.check_room(self.draining.len(), "drain")?;
-                if self.draining.is_empty() {
-                    self.drain_at = now;
-                }
-                self.draining.push(id);
-                Ok(())
-            }
-            Message::Describe { id } => {
-                if self.describing.is_some() {
-                    let problem = "one such request waits already".to_owned();
-                    return Err(self.link.handshake.field("describe", "id", problem));
-                }
-                self.describing = Some(id);
-                self.events.push_back(Event::Describe);
-                Ok(())
-            }
-            Message::Heartbeat {
-                seq,
-                counters,
-                scores,
-            } => {
-                self.link.check_beat(seq)?;
-                if counters.is_some() || scores.is_some() {
-                    let problem = "come from an accelerator alone".to_owned();
-                    return Err(self.link.handshake.field(
-                        "heartbeat",
-                        "counters, scores",
-                        problem,
-                    ));
-                }
-                Ok(())
-            }
-            Message::ConnectionLost {
-                connection,
-                epoch,
-                cause,
-            } => self.connection_note("connection_lost", connection, epoch, Some(clip(&cause))),
-            Message::ConnectionReset { connection, epoch } => {
-                self.connection_note("connection_reset", connection, epoch, None)
-            }
-            other => {
-                let expected = "a frontend's frame of a session";
-                Err(self.link.handshake.unexpected(&other, expected))
-            }
-        }
     }
 
     fn check_room(&self, waiting: usize, kind: &'static str) -> Result<(), ControlError> {
@@ -323,11 +219,11 @@ impl Accelerator {
                 None => return,
                 Some(WaitingRequest::Start(id)) => {
                     self.started = self.connections.values().any(|l| l.opened > 0);
-                    if self.started {
-                        self.link.say(Message::Ready { id });
-                    } else {
-                        self.refuse(id, ErrorCode::Protocol, "no connection is open");
-                    }
+                    let answer = match self.started {
+                        true => Ok(Message::Ready { id }),
+                        false => Err(Refusal::new(ErrorCode::Protocol, "no connection is open")),
+                    };
+                    self.answer(id, answer);
                 }
                 Some(WaitingRequest::Open(id, connections)) => {
                     let epochs: Vec<_> = connections
@@ -379,7 +275,7 @@ impl Accelerator {
         let granted = answer.is_ok();
         match answer {
             Ok(connections) => self.link.say(Message::Opened { id, connections }),
-            Err(r) => self.refuse(id, r.code, &r.text),
+            Err(refusal) => self.refuse(id, &refusal),
         }
         for &(number, epoch) in connections {
             let Some(connection) = self.connections.get_mut(&number) else {
@@ -464,11 +360,84 @@ impl Core for Accelerator {
         &mut self.link
     }
 
-    fn handle(&mut self, message: Message, now: u64) {
-        if let Some(message) = self.link.receive(message, now)
-            && let Err(e) = self.session_frame(message, now)
-        {
-            self.link.fail(e, now);
+    fn handle_session(&mut self, message: Message, now: u64) -> Result<(), ControlError> {
+        match message {
+            Message::Open { id, connections } => {
+                self.check_room(self.waiting.len(), "open")?;
+                for l in &connections {
+                    let connection = self.connections.entry(l.connection).or_default();
+                    connection.asked = connection.asked.max(l.epoch);
+                    connection.pending.push(l.epoch);
+                }
+                self.waiting
+                    .push_back(WaitingRequest::Open(id, connections));
+                self.start_waiting();
+                Ok(())
+            }
+            Message::Start { id } => {
+                if self.started {
+                    let problem = "a session starts once".to_owned();
+                    return Err(self.link.handshake.field("start", "id", problem));
+                }
+                self.check_room(self.waiting.len(), "start")?;
+                self.started = true;
+                self.waiting.push_back(WaitingRequest::Start(id));
+                self.start_waiting();
+                Ok(())
+            }
+            Message::Name { id } => {
+                self.events.push_back(Event::Name(id));
+                Ok(())
+            }
+            Message::Side { id, at } => {
+                self.events.push_back(Event::Side(id, at));
+                Ok(())
+            }
+            Message::Drain { id } => {
+                self.check_room(self.draining.len(), "drain")?;
+                if self.draining.is_empty() {
+                    self.drain_at = now;
+                }
+                self.draining.push(id);
+                Ok(())
+            }
+            Message::Describe { id } => {
+                if self.describing.is_some() {
+                    let problem = "one such request waits already".to_owned();
+                    return Err(self.link.handshake.field("describe", "id", problem));
+                }
+                self.describing = Some(id);
+                self.events.push_back(Event::Describe(id));
+                Ok(())
+            }
+            Message::Heartbeat {
+                seq,
+                counters,
+                scores,
+            } => {
+                self.link.check_beat(seq)?;
+                if counters.is_some() || scores.is_some() {
+                    let problem = "come from an accelerator alone".to_owned();
+                    return Err(self.link.handshake.field(
+                        "heartbeat",
+                        "counters, scores",
+                        problem,
+                    ));
+                }
+                Ok(())
+            }
+            Message::ConnectionLost {
+                connection,
+                epoch,
+                cause,
+            } => self.connection_note("connection_lost", connection, epoch, Some(clip(&cause))),
+            Message::ConnectionReset { connection, epoch } => {
+                self.connection_note("connection_reset", connection, epoch, None)
+            }
+            other => {
+                let expected = "a frontend's frame of a session";
+                Err(self.link.handshake.unexpected(&other, expected))
+            }
         }
     }
 

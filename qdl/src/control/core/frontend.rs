@@ -92,14 +92,13 @@ impl<T> Frontend<T> {
     ) {
         let id = self.next_id;
         let message = message(id);
-        let refused = |key, problem| ControlError::Setting { key, problem };
         let refused = match (self.link.cause(), check(&message)) {
             (Some(cause), _) => cause.clone(),
             (None, _) if !self.link.has_begun() => {
-                refused("control", "the session has not begun".to_owned())
+                ControlError::Local("control: the session has not begun".to_owned())
             }
             // A request that the peer would reject stays here: the caller gets the error.
-            (None, Err((field, problem))) => refused(field, problem),
+            (None, Err((field, problem))) => ControlError::Local(format!("{field}: {problem}")),
             (None, Ok(())) => {
                 self.next_id += 1;
                 let connections = match &message {
@@ -122,7 +121,49 @@ impl<T> Frontend<T> {
         self.events.push_back(Event::Answer(token, Err(refused)));
     }
 
-    fn session_frame(&mut self, message: Message) -> Result<(), ControlError> {
+    fn tell(&mut self, event: Option<ClientEvent>) {
+        self.events.extend(event.map(Event::Session));
+    }
+
+    /// Matches an answer with its request. An answer without a matching request ends the session.
+    fn answer(&mut self, id: u64, message: Message) -> Result<(), ControlError> {
+        let kind = message.kind();
+        let fits = self.waiting.get(&id).filter(|ask| ask.answer == kind);
+        let Some(ask) = fits else {
+            return Err(self.no_such(id, kind));
+        };
+        if let Message::Opened { connections, .. } = &message {
+            let granted = connections.iter().map(|g| (g.connection, g.epoch, g.slots));
+            if !granted.eq(ask.connections.iter().copied()) {
+                let problem =
+                    "are not the connections, epochs and slots that were asked for".to_owned();
+                return Err(self.link.handshake.field(kind, "connections", problem));
+            }
+        }
+        let ask = self.waiting.remove(&id);
+        self.events
+            .extend(ask.map(|ask| Event::Answer(ask.token, Ok(message))));
+        Ok(())
+    }
+
+    fn no_such(&self, id: u64, kind: &'static str) -> ControlError {
+        let problem = format!("{id} is no such request of this session");
+        self.link.handshake.field(kind, "id", problem)
+    }
+}
+
+impl<T> Core for Frontend<T> {
+    type Event = Event<T>;
+
+    fn link(&self) -> &Link {
+        &self.link
+    }
+
+    fn link_mut(&mut self) -> &mut Link {
+        &mut self.link
+    }
+
+    fn handle_session(&mut self, message: Message, _: u64) -> Result<(), ControlError> {
         match message {
             Message::Opened { id, .. }
             | Message::Ready { id }
@@ -189,64 +230,10 @@ impl<T> Frontend<T> {
         }
     }
 
-    fn tell(&mut self, event: Option<ClientEvent>) {
-        self.events.extend(event.map(Event::Session));
-    }
-
-    /// Matches an answer with its request. An answer without a matching request ends the session.
-    fn answer(&mut self, id: u64, message: Message) -> Result<(), ControlError> {
-        let kind = message.kind();
-        let fits = self.waiting.get(&id).filter(|ask| ask.answer == kind);
-        let Some(ask) = fits else {
-            return Err(self.no_such(id, kind));
-        };
-        if let Message::Opened { connections, .. } = &message {
-            let granted = connections.iter().map(|g| (g.connection, g.epoch, g.slots));
-            if !granted.eq(ask.connections.iter().copied()) {
-                let problem =
-                    "are not the connections, epochs and slots that were asked for".to_owned();
-                return Err(self.link.handshake.field(kind, "connections", problem));
-            }
-        }
-        let ask = self.waiting.remove(&id);
-        self.events
-            .extend(ask.map(|ask| Event::Answer(ask.token, Ok(message))));
-        Ok(())
-    }
-
-    fn no_such(&self, id: u64, kind: &'static str) -> ControlError {
-        let problem = format!("{id} is no such request of this session");
-        self.link.handshake.field(kind, "id", problem)
-    }
-}
-
-impl<T> Core for Frontend<T> {
-    type Event = Event<T>;
-
-    fn link(&self) -> &Link {
-        &self.link
-    }
-
-    fn link_mut(&mut self) -> &mut Link {
-        &mut self.link
-    }
-
-    fn handle(&mut self, message: Message, now: u64) {
-        if let Some(message) = self.link.receive(message, now)
-            && let Err(e) = self.session_frame(message)
-        {
-            self.link.fail(e, now);
-        }
-    }
-
     fn handle_timeout(&mut self, now: u64) {
         if self.link.handle_timeout(now) {
             self.link.beat(None, None);
         }
-    }
-
-    fn poll_timeout(&self) -> Option<u64> {
-        self.link.poll_timeout()
     }
 
     fn poll_event(&mut self) -> Option<Event<T>> {

@@ -1,6 +1,6 @@
 //! The handshake: hello, Noise, model.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use fabric::wire::Stream;
 use record::{EngineInfo, NodeFacts};
@@ -88,12 +88,11 @@ pub struct LocalNode {
 impl LocalNode {
     /// Checks the settings.
     pub(crate) fn check(&self) -> Result<(), ControlError> {
-        let setting = |key| move |problem| ControlError::Setting { key, problem };
-        check_node_name(&self.node)
-            .map_err(|problem| format!("{:?}: {problem}", self.node))
-            .map_err(setting("node"))?;
-        let heartbeat = self.timing.heartbeat.check();
-        heartbeat.map_err(setting("heartbeat"))
+        let name = check_node_name(&self.node);
+        let name = name.map_err(|problem| format!("node: {:?}: {problem}", self.node));
+        let heartbeat = || self.timing.heartbeat.check();
+        name.and_then(|()| heartbeat().map_err(|problem| format!("heartbeat: {problem}")))
+            .map_err(ControlError::Local)
     }
 }
 
@@ -183,8 +182,13 @@ impl Handshake {
     pub(crate) fn receive(&mut self, message: Message) -> Result<Option<Message>, ControlError> {
         let accelerator = self.role == Role::Accelerator;
         let reply = match (self.phase, message) {
-            (Phase::Hello, message @ Message::Hello { .. }) => {
-                self.check_hello(&message)?;
+            (
+                Phase::Hello,
+                Message::Hello {
+                    role, auth, nonce, ..
+                },
+            ) => {
+                self.check_hello(role, auth, &nonce)?;
                 self.phase = Phase::Answer;
                 if accelerator {
                     self.hello()
@@ -217,21 +221,25 @@ impl Handshake {
             ) => {
                 self.check_node(node, heartbeat_ms)?;
                 if self.local.own == RolePart::Loading {
-                    let peer = self.peer.clone();
-                    return Err(ControlError::Loading { peer });
+                    let told = format!("the {} loads its model", self.role);
+                    return Err(self.refusing(
+                        ErrorCode::Loading,
+                        "came while the model loads",
+                        told,
+                    ));
                 }
                 if let Err(mismatch) = self.local.model.check_against(&spec) {
                     let both = "both nodes must name the same model";
-                    let (own, other) = (self.role, self.role.other());
-                    return Err(ControlError::Refusing {
-                        peer: self.peer.clone(),
-                        text: format!("{}: {both}", mismatch.between("this node", "the peer")),
-                        code: ErrorCode::Model,
-                        told: format!(
-                            "model {}: the {own} has {}, the {other} has {}: {both}",
-                            mismatch.field, mismatch.ours, mismatch.theirs
-                        ),
-                    });
+                    let told = format!(
+                        "model {}: the {} has {}, the {} has {}: {both}",
+                        mismatch.field,
+                        self.role,
+                        mismatch.ours,
+                        self.role.other(),
+                        mismatch.theirs
+                    );
+                    let text = format!("{}: {both}", mismatch.between("this node", "the peer"));
+                    return Err(self.refusing(ErrorCode::Model, text, told));
                 }
                 let own = RolePart::of(self.role.other(), stream, engine);
                 let own = own.map_err(|(field, problem)| self.field("model", field, problem))?;
@@ -249,15 +257,22 @@ impl Handshake {
         Ok(Some(reply))
     }
 
+    /// Refuses the peer: `text` is for this node, `told` for the peer.
+    pub(crate) fn refusing(
+        &self,
+        code: ErrorCode,
+        text: impl Into<String>,
+        told: impl Into<String>,
+    ) -> ControlError {
+        ControlError::refusing(self.peer.clone(), code, text, told)
+    }
+
     /// Makes the error of a frame that is out of order.
     pub(crate) fn unexpected(&self, got: &Message, expected: &'static str) -> ControlError {
         let got = got.kind();
-        ControlError::Refusing {
-            peer: self.peer.clone(),
-            text: format!("sent {got} where {expected} was expected"),
-            code: ErrorCode::Protocol,
-            told: format!("{got} came where {expected} was expected"),
-        }
+        let text = format!("sent {got} where {expected} was expected");
+        let told = format!("{got} came where {expected} was expected");
+        self.refusing(ErrorCode::Protocol, text, told)
     }
 
     /// Makes the error of an invalid field.
@@ -288,20 +303,27 @@ impl Handshake {
     fn own_answer(&mut self) -> Result<Message, ControlError> {
         match self.noise.as_mut().map(NoiseHandshake::write) {
             Some(Ok(noise)) => Ok(Message::Answer { noise }),
-            Some(Err(e @ snow::Error::Rng)) => Err(no_random(&e)),
+            Some(Err(e @ snow::Error::Rng)) => Err(self.at_fault(&e)),
             _ => Err(self.unauthenticated()),
         }
     }
 
     /// Makes the error of a Noise message that does not fit.
     fn unauthenticated(&self) -> ControlError {
-        let peer = self.peer.clone();
         match self.local.auth {
-            Auth::Token(_) => ControlError::TokenWrong { peer },
+            Auth::Token(_) => self.refusing(
+                ErrorCode::Auth,
+                "its token is not this node's: token_file must hold the same on both",
+                "the tokens differ: token_file must hold the same on both nodes",
+            ),
             Auth::None | Auth::Unset => {
-                ControlError::protocol(peer, FrameError::Forged.to_string())
+                ControlError::protocol(self.peer.clone(), FrameError::Forged.to_string())
             }
         }
+    }
+
+    fn at_fault(&self, e: &snow::Error) -> ControlError {
+        ControlError::at_fault(self.peer.clone(), self.role, e.to_string())
     }
 
     fn own_model(&self) -> Message {
@@ -322,37 +344,39 @@ impl Handshake {
         }
     }
 
-    /// Checks a hello in the order that the protocol prescribes, and begins the Noise handshake.
-    fn check_hello(&mut self, message: &Message) -> Result<(), ControlError> {
-        let &Message::Hello {
-            version,
-            role,
-            auth,
-            nonce,
-        } = message
-        else {
-            return Err(self.unexpected(message, self.expected()));
-        };
-        let peer = self.peer.clone();
-        if version != VERSION {
-            let theirs = version;
-            return Err(ControlError::Version { peer, theirs });
-        }
+    /// Checks a hello in the protocol's order, and begins the Noise handshake. The codec has
+    /// checked the version.
+    fn check_hello(
+        &mut self,
+        role: Role,
+        auth: AuthKind,
+        nonce: &Hex<32>,
+    ) -> Result<(), ControlError> {
         if role == self.role {
-            return Err(ControlError::Role { peer, theirs: role });
+            let text =
+                format!("is {role} too: a frontend talks to an accelerator; check the address");
+            let told = format!("both sides are {role}s: a frontend talks to an accelerator");
+            return Err(self.refusing(ErrorCode::Role, text, told));
         }
         if auth != self.local.auth.kind() {
-            return Err(ControlError::TokenMissing {
-                peer,
-                here: auth == AuthKind::None,
-            });
+            let (has, own) = match auth {
+                AuthKind::None => ((self.role, role), ("has no", "wants one")),
+                AuthKind::Token => ((role, self.role), ("wants a", "has none")),
+            };
+            let both = "set token_file on both nodes, to the same token";
+            let text = format!("{} token and this node {}: {both}", own.0, own.1);
+            let told = format!(
+                "the {} has a token and the {} has none: {both}",
+                has.0, has.1
+            );
+            return Err(self.refusing(ErrorCode::Auth, text, told));
         }
         let (frontend, accelerator) = match self.role {
-            Role::Frontend => (&self.nonce, &nonce),
-            Role::Accelerator => (&nonce, &self.nonce),
+            Role::Frontend => (&self.nonce, nonce),
+            Role::Accelerator => (nonce, &self.nonce),
         };
         let noise = NoiseHandshake::new(self.role, &self.local.auth, frontend, accelerator);
-        self.noise = Some(noise.map_err(|e| no_random(&e))?);
+        self.noise = Some(noise.map_err(|e| self.at_fault(&e))?);
         Ok(())
     }
 
@@ -360,11 +384,9 @@ impl Handshake {
     fn check_node(&mut self, node: String, heartbeat_ms: u32) -> Result<(), ControlError> {
         self.peer = format!("{node} ({})", self.address);
         if node == self.local.node {
-            return Err(ControlError::NameTaken {
-                node,
-                first: "this node".to_owned(),
-                second: self.peer.clone(),
-            });
+            let text = "has this node's name: names must be unique";
+            let told = format!("node name {node:?} is taken: names must be unique");
+            return Err(self.refusing(ErrorCode::NameTaken, text, told));
         }
         let longest = self.local.timing.heartbeat.longest_period();
         if Duration::from_millis(u64::from(heartbeat_ms)) >= longest {
@@ -378,8 +400,4 @@ impl Handshake {
         self.peer_node = node;
         Ok(())
     }
-}
-
-fn no_random(e: &snow::Error) -> ControlError {
-    ControlError::Random(Arc::new(io::Error::other(e.to_string())))
 }

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, io, sync::Arc, time::Duration};
 use crate::control::{
     error::ControlError,
     frame::FrameError,
-    message::{Counters, ErrorCode, Hex, Message, Role, Scores, clip},
+    message::{Counters, ErrorCode, Hex, Message, Role, Scores, VERSION, clip},
 };
 
 use super::{
@@ -219,13 +219,18 @@ impl Link {
         match std::mem::replace(&mut self.phase, Phase::Over) {
             Phase::Mute { cause, .. } => self.end(cause),
             _ if self.handshake.is_done() => self.end(ControlError::Vanished { peer }),
-            _ => self.end(ControlError::Closed { peer, waiting_for }),
+            _ => {
+                let text = format!(
+                    "closed the control connection while {waiting_for} was expected; see its log"
+                );
+                self.end(ControlError::Broken { peer, text });
+            }
         }
     }
 
     /// Error of a failing socket. After the handshake, a reset means that the peer's program is
     /// gone.
-    fn socket_error(&self, doing: &'static str, source: Arc<io::Error>) -> ControlError {
+    fn socket_error(&self, doing: &'static str, source: &io::Error) -> ControlError {
         let peer = self.peer();
         let no_more = matches!(
             source.kind(),
@@ -235,10 +240,9 @@ impl Link {
         );
         match self.handshake.is_done() && no_more {
             true => ControlError::Vanished { peer },
-            false => ControlError::Io {
+            false => ControlError::Broken {
                 peer,
-                doing,
-                source,
+                text: format!("{doing} on the control connection: {source}"),
             },
         }
     }
@@ -247,9 +251,16 @@ impl Link {
     pub(crate) fn fail_frame(&mut self, e: FrameError, now: u64) {
         let peer = self.peer();
         match e {
-            FrameError::Io(source) => self.end(self.socket_error("receiving", source)),
-            FrameError::Version { theirs } => {
-                self.fail(ControlError::Version { peer, theirs }, now);
+            FrameError::Io(source) => self.end(self.socket_error("receiving", &source)),
+            FrameError::Version(theirs) => {
+                let (own, other) = (self.handshake.role, self.handshake.role.other());
+                let same = "run the same release on both";
+                let text =
+                    format!("speaks protocol version {theirs}, this node speaks {VERSION}: {same}");
+                let told = format!(
+                    "the {own} speaks protocol version {VERSION}, the {other} {theirs}: {same}"
+                );
+                self.fail(self.handshake.refusing(ErrorCode::Version, text, told), now);
             }
             source => self.fail(ControlError::protocol(peer, source.to_string()), now),
         }
@@ -257,7 +268,7 @@ impl Link {
 
     /// Handles a failed write. A peer that sends a bye and closes can cause that failure, so the
     /// peer's last frames are read before the failure counts.
-    pub(crate) fn fail_write(&mut self, e: io::Error, now: u64) {
+    pub(crate) fn fail_write(&mut self, e: &io::Error, now: u64) {
         self.out.clear();
         self.unsent = None;
         if !matches!(self.phase, Phase::Going) {
@@ -265,7 +276,7 @@ impl Link {
             return;
         }
         self.phase = Phase::Mute {
-            cause: self.socket_error("sending", Arc::new(e)),
+            cause: self.socket_error("sending", e),
             until: now.saturating_add(nanos(LAST_WORDS)),
         };
     }
@@ -410,13 +421,9 @@ impl Link {
                 }
             }
             Err(served) => {
-                let busy = ControlError::Refusing {
-                    peer: self.peer(),
-                    text: format!("came while frontend {served} is served"),
-                    code: ErrorCode::Busy,
-                    told: format!("frontend {served} is served now: one frontend at a time"),
-                };
-                self.fail(busy, now);
+                let text = format!("came while frontend {served} is served");
+                let told = format!("frontend {served} is served now: one frontend at a time");
+                self.fail(self.handshake.refusing(ErrorCode::Busy, text, told), now);
             }
         }
     }

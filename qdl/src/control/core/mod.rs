@@ -21,10 +21,7 @@ mod handshake;
 pub(super) mod heartbeat;
 pub(super) mod link;
 
-#[cfg(all(test, not(feature = "loom")))]
-mod tests;
-
-use super::message::Message;
+use super::{error::ControlError, message::Message};
 
 pub use handshake::{LocalNode, RolePart, Timing};
 pub(super) use link::{HandshakeStep, Link};
@@ -40,15 +37,29 @@ pub(super) trait Core {
     /// The shared state, mutable: to handle frames and to end the session.
     fn link_mut(&mut self) -> &mut Link;
 
+    /// Handles a frame of the session.
+    ///
+    /// # Errors
+    /// The cause that ends the session.
+    fn handle_session(&mut self, message: Message, now: u64) -> Result<(), ControlError>;
+
     /// Handles a frame of the peer.
-    fn handle(&mut self, message: Message, now: u64);
+    fn handle(&mut self, message: Message, now: u64) {
+        if let Some(message) = self.link_mut().receive(message, now)
+            && let Err(e) = self.handle_session(message, now)
+        {
+            self.link_mut().fail(e, now);
+        }
+    }
 
     /// Checks the time limits. The caller reads the peer's bytes first: this process may have been
     /// too slow to read them.
     fn handle_timeout(&mut self, now: u64);
 
     /// Latest time for [`Core::handle_timeout`]; `None` once the session is over.
-    fn poll_timeout(&self) -> Option<u64>;
+    fn poll_timeout(&self) -> Option<u64> {
+        self.link().poll_timeout()
+    }
 
     /// The next event.
     fn poll_event(&mut self) -> Option<Self::Event>;

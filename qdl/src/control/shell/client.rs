@@ -18,7 +18,7 @@ use crate::{
             frontend::{ClientEvent, Event, Frontend},
         },
         error::ControlError,
-        message::{ConnectionGrant, ConnectionRequest, Counters, ErrorCode, Hex, Message},
+        message::{ConnectionGrant, ConnectionRequest, Counters, ErrorCode, Hex, Message, Role},
     },
     wire::Description,
 };
@@ -79,66 +79,58 @@ pub struct ClientHandle {
     ended: Arc<Ended>,
 }
 
+/// A function that takes a part of one kind of answer.
+macro_rules! part {
+    ($answer:pat => $part:expr) => {
+        |answer| match answer {
+            $answer => Some($part),
+            _ => None,
+        }
+    };
+}
+
 impl ClientHandle {
     /// Requests connections; all are granted, in this order, or none.
     pub(crate) fn open(
         &self,
         connections: Vec<ConnectionRequest>,
     ) -> Pending<Vec<ConnectionGrant>> {
-        let take = |r| match r {
-            Message::Opened { connections, .. } => Some(connections),
-            _ => None,
-        };
+        let take = part!(Message::Opened { connections, .. } => connections);
         self.ask("opened", take, |id| Message::Open { id, connections })
     }
 
     /// Announces that all data connections are up; answered when the accelerator accepts samples.
     pub(crate) fn start(&self) -> Pending<()> {
-        let take = |r| matches!(r, Message::Ready { .. }).then_some(());
+        let take = part!(Message::Ready { .. } => ());
         self.ask("ready", take, |id| Message::Start { id })
     }
 
     /// Requests the accelerator's part of the SUT's name; each call costs one round trip.
     pub fn name(&self) -> Pending<String> {
-        let take = |r| match r {
-            Message::NameIs { name, .. } => Some(name),
-            _ => None,
-        };
+        let take = part!(Message::NameIs { name, .. } => name);
         self.ask("name_is", take, |id| Message::Name { id })
     }
 
     /// Requests that the accelerator answer all arrived samples.
     pub fn drain(&self) -> Pending<(Counters, BatchSizes, Vec<GpuRecord>, NodeUse)> {
-        let take = |r| match r {
-            Message::Drained {
-                counters,
-                batches,
-                gpus,
-                used,
-                ..
-            } => Some((counters, batches, gpus, used)),
-            _ => None,
-        };
+        let take = part!(
+            Message::Drained { counters, batches, gpus, used, .. } =>
+                (counters, batches, gpus, used)
+        );
         self.ask("drained", take, |id| Message::Drain { id })
     }
 
     /// Requests the accelerator's machine and configuration. A second request before the answer
     /// ends the session.
     pub(crate) fn describe(&self) -> Pending<Description> {
-        let take = |r| match r {
-            Message::Described { description, .. } => Some(*description),
-            _ => None,
-        };
+        let take = part!(Message::Described { description, .. } => *description);
         self.ask("described", take, |id| Message::Describe { id })
     }
 
     /// Requests the accelerator's side of the run, from byte `at` on: its total length in bytes,
     /// and the piece.
     pub(crate) fn side(&self, at: u64) -> Pending<(u64, String)> {
-        let take = |r| match r {
-            Message::SideIs { of, text, .. } => Some((of, text)),
-            _ => None,
-        };
+        let take = part!(Message::SideIs { of, text, .. } => (of, text));
         self.ask("side_is", take, move |id| Message::Side { id, at })
     }
 
@@ -223,7 +215,7 @@ impl ClientSession {
         local.check()?;
         let (stream, peer_address) = connector.connect(&address, local.timing.step).await?;
         local.auth.check(peer_address.ip())?;
-        let nonce = Hex::random().map_err(|e| ControlError::Random(Arc::new(e)))?;
+        let nonce = Hex::random().map_err(|e| ControlError::no_random(&e))?;
         let mut wire = Wire::new(stream);
         let mut core = Session::new(Arc::new(local), address, nonce, now_ns());
         let peer_node = loop {
@@ -306,12 +298,9 @@ async fn run(
                 if let Err(mpsc::error::TrySendError::Full(_)) = events.try_send(event)
                     && !news
                 {
-                    let cause = ControlError::Refusing {
-                        peer: core.link().peer(),
-                        text: format!("{MAX_EVENTS} events of its session were left unread"),
-                        code: ErrorCode::ShuttingDown,
-                        told: "the frontend cannot go on; see its log".to_owned(),
-                    };
+                    let text = format!("{MAX_EVENTS} events of its session were left unread");
+                    let peer = core.link().peer();
+                    let cause = ControlError::at_fault(peer, Role::Frontend, text);
                     core.link_mut().fail(cause, now_ns());
                 }
             }

@@ -24,13 +24,68 @@ const CHUNK: usize = 8192;
 /// Most bytes of the peer that are drained when a session ends.
 const LINGER_BYTES: usize = 4 << 20;
 
+/// The codec of a control connection, and the bytes that it has not decoded or sent yet.
+#[derive(Debug)]
+pub(in crate::control) struct Framing {
+    codec: Codec,
+    input: BytesMut,
+    pub(in crate::control) output: BytesMut,
+}
+
+impl Framing {
+    /// Makes the framing of an unauthenticated peer.
+    pub(crate) fn new() -> Self {
+        Framing {
+            codec: Codec::before_auth(),
+            input: BytesMut::new(),
+            output: BytesMut::new(),
+        }
+    }
+
+    /// Passes the frames in `bytes` to the core. A core that is leaving drops them.
+    pub(crate) fn receive<C: Core>(&mut self, core: &mut C, bytes: &[u8], now: u64) {
+        self.input.extend_from_slice(bytes);
+        while !core.link().is_leaving() && !core.link().is_over() {
+            match self.codec.decode(&mut self.input) {
+                Ok(Some(message)) => core.handle(message, now),
+                Ok(None) => return,
+                Err(e) => core.link_mut().fail_frame(e, now),
+            }
+            if let Some(session) = core.link_mut().handshake.take_session() {
+                self.codec.secure(session);
+            }
+        }
+        self.input.clear();
+    }
+
+    /// Passes the end of the peer's bytes to the core.
+    pub(crate) fn end<C: Core>(&mut self, core: &mut C, now: u64) {
+        if core.link().is_leaving() {
+            return;
+        }
+        match self.codec.decode_eof(&mut self.input) {
+            Err(e) => core.link_mut().fail_frame(e, now),
+            Ok(_) => core.link_mut().handle_eof(),
+        }
+    }
+
+    /// Encodes the core's next frame; false if none waits.
+    pub(crate) fn transmit(&mut self, link: &mut Link, now: u64) -> bool {
+        let Some(message) = link.poll_transmit(now) else {
+            return false;
+        };
+        if let Err(e) = self.codec.encode(&message, &mut self.output) {
+            link.fail_frame(e, now);
+        }
+        true
+    }
+}
+
 /// Stream and buffers of a control connection.
 #[derive(Debug)]
 pub(super) struct Wire {
     stream: Box<dyn ControlStream>,
-    codec: Codec,
-    input: BytesMut,
-    output: BytesMut,
+    framing: Framing,
     /// The peer has ended its direction.
     eof: bool,
     /// This node's direction is shut down.
@@ -44,9 +99,7 @@ impl Wire {
     pub(crate) fn new(stream: Box<dyn ControlStream>) -> Self {
         Wire {
             stream,
-            codec: Codec::before_auth(),
-            input: BytesMut::new(),
-            output: BytesMut::new(),
+            framing: Framing::new(),
             eof: false,
             shut: false,
             lingered: 0,
@@ -89,66 +142,38 @@ impl Wire {
             // since then, and would take its own delay for the peer's silence.
             read = self.stream.read_at_once(&mut chunk);
         }
-        self.input
-            .extend_from_slice(&chunk[..*read.as_ref().unwrap_or(&0)]);
         match read {
             Ok(0) => {
                 self.eof = true;
-                if core.link().is_leaving() {
-                    return;
-                }
-                match self.codec.decode_eof(&mut self.input) {
-                    Err(e) => core.link_mut().fail_frame(e, now),
-                    Ok(_) => core.link_mut().handle_eof(),
-                }
+                self.framing.end(core, now);
             }
             Ok(n) if core.link().is_leaving() => {
-                self.input.clear();
                 self.lingered += n;
                 if self.lingered > LINGER_BYTES {
                     core.link_mut().end_lingering();
                 }
             }
-            Ok(_) => self.decode(core, now),
+            Ok(n) => self.framing.receive(core, &chunk[..n], now),
             Err(e) if e.kind() == ErrorKind::WouldBlock => {}
             Err(e) => core.link_mut().fail_frame(FrameError::from(e), now),
         }
     }
 
-    fn decode<C: Core>(&mut self, core: &mut C, now: u64) {
-        while !core.link().is_leaving() && !core.link().is_over() {
-            match self.codec.decode(&mut self.input) {
-                Ok(Some(message)) => core.handle(message, now),
-                Ok(None) => return,
-                Err(e) => core.link_mut().fail_frame(e, now),
-            }
-            if let Some(session) = core.link_mut().handshake.take_session() {
-                self.codec.secure(session);
-            }
-        }
-        self.input.clear();
-    }
-
     fn transmit(&mut self, link: &mut Link) {
         loop {
             let now = now_ns();
-            while self.output.len() < CHUNK
-                && let Some(message) = link.poll_transmit(now)
-            {
-                if let Err(e) = self.codec.encode(&message, &mut self.output) {
-                    link.fail_frame(e, now);
-                }
-            }
-            if self.output.is_empty() {
+            while self.framing.output.len() < CHUNK && self.framing.transmit(link, now) {}
+            let output = &mut self.framing.output;
+            if output.is_empty() {
                 link.note_flushed(now);
                 break;
             }
-            match self.stream.try_write(&self.output) {
-                Ok(n) => self.output.advance(n),
+            match self.stream.try_write(output) {
+                Ok(n) => output.advance(n),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => break,
                 Err(e) => {
-                    self.output.clear();
-                    link.fail_write(e, now);
+                    output.clear();
+                    link.fail_write(&e, now);
                     break;
                 }
             }
@@ -166,7 +191,7 @@ impl Wire {
     async fn ready(&self, link: &Link, until: u64) {
         let sleep = sleep(Duration::from_nanos(until.saturating_sub(now_ns())));
         let read = (!self.eof && link.wants_input()).then_some(Interest::READABLE);
-        let write = (!self.output.is_empty()).then_some(Interest::WRITABLE);
+        let write = (!self.framing.output.is_empty()).then_some(Interest::WRITABLE);
         let Some(interest) = read.into_iter().chain(write).reduce(Interest::add) else {
             return sleep.await;
         };

@@ -22,6 +22,8 @@ mod stream;
 pub use blocking::Blocking;
 pub(crate) use blocking::block_on;
 pub use client::{ClientEvents, ClientHandle, ClientSession};
+#[cfg(all(test, not(feature = "loom")))]
+pub(super) use io::Framing;
 pub use pending::Pending;
 pub use server::{Reception, Server, Visitor};
 pub use session::{ServerHandle, ServerSession, SessionHandler};

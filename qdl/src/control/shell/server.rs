@@ -62,16 +62,7 @@ impl Server {
         local: LocalNode,
     ) -> Result<Self, ControlError> {
         local.auth.check(address.ip())?;
-        if pending == 0 {
-            return Err(ControlError::Setting {
-                key: "pending",
-                problem: "0 handshakes, must be at least 1".to_owned(),
-            });
-        }
-        let failed = |e: io::Error| ControlError::Setting {
-            key: "control.listen",
-            problem: e.to_string(),
-        };
+        let failed = |e: io::Error| ControlError::Local(format!("control.listen: {e}"));
         let listener = listen(address, None).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let (mut server, reception) = Server::without_listener(address, local)?;
@@ -144,13 +135,9 @@ impl Server {
     /// # Errors
     /// The runtime that drives the handshakes is gone.
     pub async fn accept_session(&mut self) -> Result<ServerSession, ControlError> {
-        self.sessions
-            .recv()
-            .await
-            .ok_or_else(|| ControlError::Setting {
-                key: "control.listen",
-                problem: format!("the task that listens on {} has ended", self.address),
-            })
+        let ended = || format!("the task that listens on {} has ended", self.address);
+        let session = self.sessions.recv().await;
+        session.ok_or_else(|| ControlError::Local(ended()))
     }
 }
 
@@ -212,7 +199,7 @@ impl Reception {
                 }
                 None
             }
-            Err(e @ ControlError::Loading { .. }) => {
+            Err(e) if e.is_early() => {
                 tracing::debug!("control: {e}");
                 None
             }
@@ -227,7 +214,7 @@ impl Reception {
             reached,
             since_ns,
         } = visitor;
-        let nonce = Hex::random().map_err(|e| ControlError::Random(Arc::new(e)))?;
+        let nonce = Hex::random().map_err(|e| ControlError::no_random(&e))?;
         let from = address.to_string();
         let mut wire = Wire::new(stream);
         let local = lock(&self.local).clone();

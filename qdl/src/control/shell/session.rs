@@ -217,16 +217,26 @@ impl ServerSession {
                     let handler = handler.clone();
                     opening = Some(blocking.run(move || handler.open(&connections)));
                 }
-                Some(Event::Name(id)) => core.named(id, handler.name()),
-                Some(Event::Describe) => {
+                Some(Event::Name(id)) => {
+                    let name = handler.name();
+                    core.answer(id, Ok(Message::NameIs { id, name }));
+                }
+                Some(Event::Describe(id)) => {
                     let (handler, handle) = (handler.clone(), handle.clone());
                     // The handler may query devices and drivers, which takes time.
                     tokio::spawn(blocking.run(move || {
-                        let answer = handler.describe();
-                        handle.command(move |session, _| session.described(answer));
+                        let described = |description| Message::Described {
+                            id,
+                            description: Box::new(description),
+                        };
+                        let answer = handler.describe().map(described);
+                        handle.command(move |session, _| session.answer(id, answer));
                     }));
                 }
-                Some(Event::Side(id, at)) => core.side_is(id, handler.side(at)),
+                Some(Event::Side(id, at)) => {
+                    let (of, text) = handler.side(at);
+                    core.answer(id, Ok(Message::SideIs { id, of, text }));
+                }
                 Some(Event::Drain) => {
                     if let Some(counters) = handler.drain() {
                         let (batches, gpus) = handler.engine();

@@ -80,10 +80,9 @@ pub(super) fn of_socket(
     stream: TcpStream,
     address: &str,
 ) -> Result<Box<dyn ControlStream>, ControlError> {
-    stream.set_nodelay(true).map_err(|e| ControlError::Io {
+    stream.set_nodelay(true).map_err(|e| ControlError::Broken {
         peer: address.to_owned(),
-        doing: "setting TCP_NODELAY",
-        source: Arc::new(e),
+        text: format!("setting TCP_NODELAY on the control connection: {e}"),
     })?;
     Ok(Box::new(stream))
 }

@@ -174,10 +174,10 @@ impl PeerTask {
                     let done = match done {
                         Ok(done) => done,
                         // The task held connections, which the session's end takes down.
-                        Err(e) => return ControlError::Setting {
-                            key: "control",
-                            problem: format!("a task that opens connections panicked: {e}"),
-                        },
+                        Err(e) => {
+                            let text = format!("a task that opens connections panicked: {e}");
+                            return ControlError::Local(format!("control: {text}"));
+                        }
                     };
                     let up = match &done {
                         OpeningResult::Connected(grant, _) => Some(grant.connection),
@@ -631,11 +631,8 @@ impl PeerTask {
         let result = self.open_all(&session).await;
         if let Err(e) = result {
             // Attached connections end with the session.
-            self.on_session_end(&ControlError::Setting {
-                key: "control",
-                problem: e.to_string(),
-            })
-            .await;
+            let cause = ControlError::Local(format!("control: {e}"));
+            self.on_session_end(&cause).await;
             session.handle.bye();
             self.all_down().await;
             return Err(e);
