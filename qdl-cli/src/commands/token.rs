@@ -8,8 +8,8 @@ use std::{
 use clap::Parser;
 use qdl::control::Token;
 
-/// Makes a token, 32 random bytes in hexadecimal digits: for `token_file`, the same on every node of
-/// a run, or for `metrics_token_file`
+/// Makes a token, 32 random bytes in hexadecimal digits: for `token_file`, the same on every node
+/// of a run, or for `metrics_token_file`
 #[derive(Clone, Debug, Parser)]
 pub struct TokenArgs {
     /// Write the token to a new file that only its owner can read [default: standard output]

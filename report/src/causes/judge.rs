@@ -134,7 +134,8 @@ fn waits(node: &NodeUse, seconds: f64, machine: &str, whose: &str) -> Option<Str
             let time = seconds * 1e6 * f64::from(group.threads.max(1));
             let part = share(group.waited_us as f64, time);
             let words = format!(
-                "{whose} {called} threads waited for a core {} of the run, {} of {machine} were busy",
+                "{whose} {called} threads waited for a core {} of the run, {} of {machine} were \
+                 busy",
                 percent(part),
                 percent(busy)
             );

@@ -341,8 +341,8 @@ impl Round {
     }
 
     /// The scenario's folder of a run of LoadGen's scenario `ran`: the scenario in which the model
-    /// is named `conf`. Without such a name, the one with the tightest limit that LoadGen judged by,
-    /// `judged_ns`.
+    /// is named `conf`. Without such a name, the one with the tightest limit that LoadGen judged
+    /// by, `judged_ns`.
     pub(crate) fn scenario_of<'a>(
         &self,
         model: &'a Model,

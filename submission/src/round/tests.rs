@@ -122,9 +122,10 @@ fn a_round_that_extends_another_has_its_own_keys_and_the_others() {
 #[test]
 fn a_new_scenario_is_rows_of_a_file() {
     let text = format!(
-        "extends: {}\nround: next\nscenarios: {{Burst: {{loadgen: Server, flag: server, targets: [], \
-         percentile: 0.999, limits: true}}, Bulk: {{loadgen: Offline, flag: offline, targets: [], \
-         one_query: true}}}}\nmodels: {{whisper: {{required: [Bulk], one_of: [Server, Burst], \
+        "extends: {}\nround: next\nscenarios: {{Burst: {{loadgen: Server, flag: server, \
+         targets: [], percentile: 0.999, limits: true}}, Bulk: {{loadgen: Offline, \
+         flag: offline, targets: [], one_query: true}}}}\nmodels: {{whisper: \
+         {{required: [Bulk], one_of: [Server, Burst], \
          conf_in: {{Burst: whisper-burst}}, samples: {{accuracy_in: {{Burst: 9}}}}, \
          limits: {{Server: {{latency_ms: 9}}, Burst: {{latency_ms: 3}}}}}}}}\n",
         newest()
