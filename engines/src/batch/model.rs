@@ -16,8 +16,8 @@ pub(crate) trait BatchModel<S> {
     /// Error: the model runs no batch of this size.
     fn run_at(&self, n: usize) -> Result<usize, EngineError>;
 
-    /// Runs `at` samples, on a GPU as kernels on `stream`, and calls `done` with the address of each
-    /// output in the model's order. The outputs live until `done` has returned.
+    /// Runs `at` samples, on a GPU as kernels on `stream`. Calls `done` with the address of each
+    /// output in the model's order; the outputs live until `done` has returned.
     /// Error: the runtime's, an output of a shape that is not described, or the error of `done`.
     ///
     /// # Safety
@@ -82,6 +82,7 @@ impl<M: BatchModel<()>> CpuWorker<M> {
         let split = |(): &mut (), data: &[*const c_void]| {
             let tensor = |(data, width): (&*const c_void, &usize)| match at * width {
                 0 => &[][..],
+                _ if data.is_null() => &[],
                 // SAFETY: the model has checked shape and element type of each output, so that
                 // `data` has `at` of them; they live until this closure has returned.
                 bytes => unsafe { std::slice::from_raw_parts(data.cast::<u8>(), bytes) },

@@ -198,8 +198,8 @@ impl Drop for StreamWorker {
     }
 }
 
-/// A worker on a GPU. While this worker waits for kernels, other workers copy. The model is declared
-/// before its stream, so dropped before it.
+/// A worker on a GPU. While this worker waits for kernels, other workers copy. The model comes
+/// before its stream, so it is dropped before it.
 pub(crate) struct GpuWorker<M: BatchModel<StreamWorker>> {
     model: M,
     /// Address of each input on the GPU.

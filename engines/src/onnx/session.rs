@@ -1,4 +1,4 @@
-//! Loads and runs one worker's session, on the CPU or with the CUDA provider on the worker's stream.
+//! Loads and runs one worker's session: on the CPU, or with the CUDA provider on its stream.
 
 use std::{borrow::Cow, ffi::c_void, path::PathBuf};
 

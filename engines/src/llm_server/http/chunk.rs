@@ -40,8 +40,9 @@ pub(super) enum IdList {
     /// New ids, or all ids of the answer: the event's count tells the two apart. A list may have
     /// more ids than its event counts, except in the last event: SGLang appends until it sends.
     NewOrAll,
-    /// New ids. llama.cpp does not send an id that ends in the middle of a UTF-8 character: it waits
-    /// until the character is complete and sends only the last id. The event's count shows the gap.
+    /// New ids. llama.cpp does not send an id that ends in the middle of a UTF-8 character: it
+    /// waits until the character is complete, and sends only the last id. The event's count shows
+    /// the gap.
     NewWithGaps,
 }
 

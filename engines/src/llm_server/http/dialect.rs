@@ -9,10 +9,10 @@
 //! | `llama_cpp` | a script | new, with gaps | llama.cpp's `tools/server/server-context.cpp` |
 //!
 //! * **vLLM**: the headers arrive before the first token. If a prompt has an id outside the
-//!   vocabulary, the whole server ends. `/inference/v1/generate` needs `--enable-scale-out` in later
-//!   versions; it accepts prompts longer than the context.
-//! * **SGLang** sends only new ids with `--incremental-streaming-output` (`--stream-output` in older
-//!   versions). Lists of all ids take time quadratic in an answer's length.
+//!   vocabulary, the whole server ends. `/inference/v1/generate` needs `--enable-scale-out` in
+//!   later versions; it accepts prompts longer than the context.
+//! * **SGLang** sends only new ids with `--incremental-streaming-output` (`--stream-output` in
+//!   older versions). Lists of all ids take time quadratic in an answer's length.
 //! * **trtllm-serve** rejects unknown fields of a request. It reports neither its context nor its
 //!   vocabulary, nor whether `kv_cache_config.enable_block_reuse` is on (it is by default).
 //! * **llama.cpp** cannot be asked for a minimum length or for stop ids. To a prompt longer than a

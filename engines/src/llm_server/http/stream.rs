@@ -54,8 +54,8 @@ pub struct LlmServer {
 
 impl LlmServer {
     /// Requests the answer of `account` and passes the tokens to `sink`, except those of the last
-    /// event. Checks the answer, then returns these last tokens and the stream. The caller gives the
-    /// stream to [`HttpClient::done`]. Asks a busy server again for the time `patience`.
+    /// event. Checks the answer, then returns these last tokens and the stream. The caller gives
+    /// the stream to [`HttpClient::done`]. Asks a busy server again for the time `patience`.
     pub(super) async fn answer(
         &self,
         prompt: &[u32],

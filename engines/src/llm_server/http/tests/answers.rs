@@ -4,7 +4,7 @@ use crate::config::Dialect;
 use fabric::wire::Stream;
 
 use super::{
-    rig::{ROOM, prompts, samples, started},
+    rig::{ROOM, prompts, started},
     server::{Reply, Server, events, tokens_of},
 };
 
@@ -20,16 +20,14 @@ fn answers_are_the_servers_tokens_however_many_an_event_carries() {
             let (prompt, finish) = (asked.prompt().len(), asked.finish(&tokens));
             let events = events(dialect, prompt, &groups, finish);
             // Several tokens: all events in one chunk, as a server sends them after a delay.
-            Reply::of(if most == 1 {
-                events
-            } else {
-                vec![events.concat()]
+            Reply::of(match most {
+                1 => events,
+                _ => vec![events.concat()],
             })
         });
         let started = started(&server, dialect, |_| ());
         let prompts = prompts(33);
-        let all = samples(&prompts, Stream::All);
-        started.run(&all);
+        let all = started.run_prompts(&prompts, Stream::All);
         for (i, prompt) in prompts.iter().enumerate() {
             let record = all.record(i);
             let right = Some(tokens_of(prompt, ROOM));
