@@ -7,7 +7,6 @@
 //! * `package`: the archive, its metadata, and its files on disk while the engine lives.
 //! * `torch`: PyTorch's libraries and the functions that the engine calls.
 //! * `container`: the compiled model.
-//! * `worker`: runs batches, on a GPU (see `cuda`) or on the CPU.
 //!
 //! One container serves all workers of an engine, so the weights are loaded once. Each worker runs
 //! one batch at a time, on a separate stream.
@@ -15,9 +14,8 @@
 mod container;
 mod package;
 mod torch;
-mod worker;
 
-use std::sync::Arc;
+use std::{ffi::c_void, ptr, sync::Arc};
 
 use fabric::Region;
 use qdl::model::ModelSpec;
@@ -29,8 +27,8 @@ use self::{
 };
 use super::{
     Engine, EngineError, EngineParams, Worker,
-    batch::Sizes,
-    cuda::{Device, Gpu},
+    batch::{BatchModel, CpuWorker, Sizes},
+    cuda::{Device, Gpu, GpuWorker},
 };
 
 #[cfg(test)]
@@ -93,9 +91,16 @@ impl Engine for Aoti {
     }
 
     fn worker(&self, _index: usize) -> Result<Box<dyn Worker>, EngineError> {
+        let runner = |stream| Runner {
+            container: self.container.clone(),
+            sizes: self.sizes.clone(),
+            stream,
+        };
         Ok(match &self.gpu {
-            None => Box::new(worker::OnCpu::new(self)?),
-            Some(gpu) => Box::new(worker::OnGpu::new(self, gpu)?),
+            None => Box::new(CpuWorker::new(&self.model, runner(ptr::null_mut()))?),
+            Some(gpu) => Box::new(GpuWorker::new(gpu, &self.model, |stream| {
+                Ok(runner(stream.handle()))
+            })?),
         })
     }
 
@@ -111,5 +116,33 @@ impl Engine for Aoti {
                 Err(EngineError::slots(self.name(), reason))
             }
         }
+    }
+}
+
+/// The container for one worker.
+struct Runner {
+    container: Arc<Container>,
+    sizes: Sizes,
+    /// The worker's stream; null on the CPU.
+    stream: *mut c_void,
+}
+
+impl<S> BatchModel<S> for Runner {
+    const IN_PLACE: bool = true;
+
+    fn run_at(&self, n: usize) -> Result<usize, EngineError> {
+        Ok(self.sizes.run_at(n))
+    }
+
+    unsafe fn run(
+        &mut self,
+        stream: &mut S,
+        inputs: &[*mut c_void],
+        at: usize,
+        done: impl FnOnce(&mut S, &[*const c_void]) -> Result<(), EngineError>,
+    ) -> Result<(), EngineError> {
+        // SAFETY: guaranteed by the caller; the stream is the worker's own.
+        let output = unsafe { self.container.run(inputs, at, self.stream)? };
+        done(stream, &[output.data()])
     }
 }

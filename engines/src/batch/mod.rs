@@ -1,5 +1,6 @@
 //! The samples of a batch in order, their runs in memory, and the lengths of their responses.
 
+mod model;
 mod outputs;
 mod sizes;
 mod unpack;
@@ -7,7 +8,12 @@ mod unpack;
 use qdl::serve::Arrival;
 
 use super::EngineError;
-pub(super) use {outputs::Outputs, sizes::Sizes, unpack::Unpacker};
+pub(super) use {
+    model::{BatchModel, CpuWorker},
+    outputs::Outputs,
+    sizes::Sizes,
+    unpack::Unpacker,
+};
 
 /// Samples of one batch whose inputs are contiguous in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,6 +160,16 @@ impl Batch {
         Ok(())
     }
 
+    /// As [`Batch::write`], with each integer of 32 bits as one of 64, the output type of ONNX's
+    /// argmax.
+    pub(super) fn write_widened(
+        &mut self,
+        index: usize,
+        response: &[u8],
+    ) -> Result<(), EngineError> {
+        widen_each(response, |wide| self.write(index, wide))
+    }
+
     /// Output slot and response length of a sample, for engines that write into the slot.
     pub fn output(&mut self, index: usize) -> (&mut [u8], &mut u32) {
         (self.arrivals[index].output(), &mut self.lens[index])
@@ -179,5 +195,38 @@ impl Batch {
     /// Drops the samples unanswered.
     pub fn clear(&mut self) {
         drop(self.take());
+    }
+}
+
+/// Converts 32-bit integers to 64-bit.
+fn widen_each<R>(response: &[u8], write: impl FnOnce(&[u8]) -> R) -> R {
+    let of = |four: &[u8]| {
+        let mut bytes = [0; 4];
+        bytes.copy_from_slice(four);
+        i64::from(i32::from_le_bytes(bytes)).to_le_bytes()
+    };
+    match response.len() {
+        // The common case, one class, needs no allocation.
+        4 => write(&of(response)),
+        _ => write(&response.chunks_exact(4).flat_map(of).collect::<Vec<u8>>()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_keep_their_value_when_they_widen() {
+        let narrow: Vec<u8> = [7i32, -3, i32::MIN]
+            .iter()
+            .flat_map(|n| n.to_le_bytes())
+            .collect();
+        let wide: Vec<u8> = [7i64, -3, i64::from(i32::MIN)]
+            .iter()
+            .flat_map(|n| n.to_le_bytes())
+            .collect();
+        assert_eq!(widen_each(&narrow, <[u8]>::to_vec), wide);
+        assert_eq!(widen_each(&narrow[..4], <[u8]>::to_vec), wide[..8]);
     }
 }

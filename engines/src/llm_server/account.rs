@@ -2,9 +2,13 @@
 //!
 //! One invalid request ends vLLM's core with all its sequences, or makes it deaf.
 
-use crate::config::MAX_IN_FLIGHT;
+use smallvec::SmallVec;
 
-use crate::EngineError;
+use crate::{EngineError, config::MAX_IN_FLIGHT, streaming::TooLong};
+
+/// The ids of one event: usually one, or a few if the server decodes several at a time. A list of
+/// more than 8 ids is on the heap.
+pub(super) type Tokens = SmallVec<[i32; 8]>;
 
 /// Prompt and answer of the request that tries a server, in tokens.
 const TRIAL_PROMPT: usize = 16;
@@ -28,6 +32,8 @@ pub(super) struct Limits {
     pub ends: Vec<u32>,
     /// Whether these are all: an end of sequence is configured, or ignored.
     pub are_all_ends: bool,
+    /// The server counts the tokens of each answer.
+    pub counts_answers: bool,
 }
 
 /// Reason why a server ended an answer.
@@ -37,6 +43,39 @@ pub(super) enum Finish {
     Stop,
     /// The answer reached its limit.
     Length,
+}
+
+/// What one message of a server says of an answer.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct AnswerEvent {
+    pub tokens: Tokens,
+    pub finish: Option<Finish>,
+    /// The server's count of the answer's tokens.
+    pub completion: Option<usize>,
+    /// The server's count of the prompt's tokens.
+    pub prompt: Option<usize>,
+    /// Prompt tokens from a prefix cache.
+    pub cached: Option<usize>,
+    /// Ids of the answer so far that the server counts and does not send.
+    pub unsent: Option<usize>,
+    /// The answer has no further events.
+    pub done: bool,
+}
+
+/// The reason why an answer does not count.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub(super) enum AnswerError {
+    #[error("it answered with {} tokens where {} were asked for", .0.wanted, .0.room)]
+    TooLong(#[from] TooLong),
+    /// The server breaks a rule, so that no answer of it counts. The text says which.
+    #[error("{0}")]
+    Rule(String),
+}
+
+impl From<String> for AnswerError {
+    fn from(rule: String) -> Self {
+        AnswerError::Rule(rule)
+    }
 }
 
 impl Limits {
@@ -83,13 +122,23 @@ impl Limits {
             received: 0,
             last: None,
             is_prompt_counted: false,
+            finish: None,
+            completion: None,
+            unsent: 0,
+            held: Tokens::new(),
+            cached: 0,
         }
     }
 
-    /// A harmless prompt of at most `most` ids.
-    pub fn trial_prompt(&self, most: usize) -> impl ExactSizeIterator<Item = i32> {
-        let vocab = self.vocab;
-        (0..TRIAL_PROMPT.min(most)).map(move |i| ((i + 1) % vocab) as i32)
+    /// As [`Limits::admit`], for a harmless prompt of at most `most` ids.
+    pub fn admit_trial(
+        &self,
+        most: usize,
+        room: usize,
+        into: &mut Vec<u32>,
+    ) -> Result<Account, String> {
+        let ids = (0..TRIAL_PROMPT.min(most)).map(|i| ((i + 1) % self.vocab) as i32);
+        self.admit(ids, room, into)
     }
 
     fn known(&self, id: i32) -> Option<u32> {
@@ -98,7 +147,10 @@ impl Limits {
     }
 }
 
-/// The tokens of one answer so far.
+/// One answer so far: its tokens, and the server's counts.
+///
+/// The account passes tokens on at once, except those of the event that ends the answer: it holds
+/// these until the last event. So the counts are checked before an answer is complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Account {
     pub prompt: usize,
@@ -108,25 +160,62 @@ pub(super) struct Account {
     pub received: usize,
     last: Option<u32>,
     is_prompt_counted: bool,
+    finish: Option<Finish>,
+    completion: Option<usize>,
+    /// Ids that the server counts and does not send.
+    pub unsent: usize,
+    /// Tokens of the event that ends the answer.
+    held: Tokens,
+    /// Number of prompt tokens that the server took from a prefix cache.
+    pub cached: usize,
 }
 
 impl Account {
-    /// Compares the server's count of prompt tokens with the prompt.
-    /// Error text: as [`Account::take`].
-    pub fn count_prompt(&mut self, said: usize) -> Result<(), String> {
-        self.is_prompt_counted = true;
-        let sent = self.prompt;
-        match said == sent {
-            true => Ok(()),
-            false => Err(format!(
-                "it counts {said} tokens in a prompt of {sent}: it adds some, or cuts it"
-            )),
+    /// Checks one event. Returns the tokens to pass on, and true if they are the last: the answer
+    /// is complete. None are to pass on if the event has none, or the account holds them.
+    pub fn take(
+        &mut self,
+        limits: &Limits,
+        event: AnswerEvent,
+    ) -> Result<(Tokens, bool), AnswerError> {
+        self.completion = event.completion.or(self.completion);
+        self.unsent = event.unsent.unwrap_or(self.unsent);
+        // `min` limits a wrong count of the server to the length of the prompt.
+        self.cached = event.cached.unwrap_or(self.cached).min(self.prompt);
+        if let Some(said) = event.prompt {
+            self.is_prompt_counted = true;
+            let sent = self.prompt;
+            if said != sent {
+                return Err(AnswerError::Rule(format!(
+                    "it counts {said} tokens in a prompt of {sent}: it adds some, or cuts it"
+                )));
+            }
         }
+        let mut now = event.tokens;
+        if self.finish.is_some() && !now.is_empty() {
+            let (n, came) = (now.len(), self.received);
+            let words = format!("{n} tokens follow an answer that ended behind {came}");
+            return Err(AnswerError::Rule(words));
+        }
+        let (wanted, room) = (self.received + now.len(), self.max);
+        if wanted > room {
+            return Err(TooLong { wanted, room }.into());
+        }
+        self.count(limits, &now)?;
+        self.finish = self.finish.or(event.finish);
+        if self.finish.is_some() {
+            // This runs once per answer, for at most `max` ids.
+            self.held.extend(now.drain(..));
+        }
+        if !event.done {
+            return Ok((now, false));
+        }
+        self.check_end(limits)?;
+        Ok((std::mem::take(&mut self.held), true))
     }
 
     /// Checks and counts tokens of the answer.
-    /// Error text: the server breaks a rule, so that no answer of it counts.
-    pub fn take(&mut self, limits: &Limits, tokens: &[i32]) -> Result<(), String> {
+    fn count(&mut self, limits: &Limits, tokens: &[i32]) -> Result<(), String> {
         let engine = limits.engine;
         for id in tokens {
             let Some(id) = limits.known(*id) else {
@@ -148,21 +237,27 @@ impl Account {
             self.last = Some(id);
             self.received += 1;
         }
-        match self.received > self.max {
-            true => Err(format!(
-                "it answered with {} tokens where {} were asked for",
-                self.received, self.max
-            )),
-            false => Ok(()),
-        }
+        Ok(())
     }
 
-    /// Checks the end of the answer, of whose tokens the server has not sent `unsent`.
-    /// Error text: as [`Account::take`].
-    pub fn end(&self, limits: &Limits, finish: Finish, unsent: usize) -> Result<(), String> {
-        let (came, min, max) = (self.received + unsent, self.min, self.max);
-        if !self.is_prompt_counted {
-            return Err(uncounted("prompt"));
+    /// Checks the end of the answer.
+    fn check_end(&self, limits: &Limits) -> Result<(), String> {
+        if limits.counts_answers && self.received == 0 && self.completion != Some(0) {
+            let words = "its stream carries no token ids: it is too old, or not asked as \
+                         engine.http.dialect says";
+            return Err(words.to_owned());
+        }
+        let (came, min, max) = (self.received + self.unsent, self.min, self.max);
+        // Before the count, which some servers give with the reason alone.
+        let Some(finish) = self.finish else {
+            let words = "no word why they end: no event has a finish_reason";
+            return Err(format!("{came} tokens, and {words}"));
+        };
+        match self.completion {
+            Some(said) if said != came => return Err(lost(said, came)),
+            None if limits.counts_answers => return Err(uncounted("answer")),
+            _ if !self.is_prompt_counted => return Err(uncounted("prompt")),
+            _ => {}
         }
         match finish {
             Finish::Stop => {
@@ -232,6 +327,11 @@ pub(super) fn answer_limit(
     Ok(max)
 }
 
+/// Error text for an answer whose tokens are not as many as the server counts.
+pub(super) fn lost(said: usize, came: usize) -> String {
+    format!("it counts {said} tokens in an answer of which {came} came: tokens are lost on the way")
+}
+
 /// Error text for an answer whose tokens, or whose prompt's, the server does not count.
 pub(super) fn uncounted(of: &str) -> String {
     format!(
@@ -253,6 +353,7 @@ mod tests {
             max_tokens: 8,
             ends: vec![2],
             are_all_ends: true,
+            counts_answers: false,
         }
     }
 
@@ -265,9 +366,18 @@ mod tests {
     ) -> Result<(), String> {
         let ids = vec![1; prompt].into_iter();
         let mut account = limits.admit(ids, room, &mut Vec::new())?;
-        account.count_prompt(prompt)?;
-        account.take(limits, tokens)?;
-        account.end(limits, finish, 0)
+        let ended = account.take(limits, last(Some(prompt), tokens, finish));
+        ended.map(drop).map_err(|e| e.to_string())
+    }
+
+    fn last(prompt: Option<usize>, tokens: &[i32], finish: Finish) -> AnswerEvent {
+        AnswerEvent {
+            tokens: tokens.into(),
+            finish: Some(finish),
+            prompt,
+            done: true,
+            ..AnswerEvent::default()
+        }
     }
 
     #[test]
@@ -300,10 +410,10 @@ mod tests {
             let why = ends(limits, (3, 64), tokens, finish).expect_err(words);
             assert!(why.contains(words), "{why}");
         }
-        let has = |ended: Result<(), String>, words| ended.is_err_and(|e| e.contains(words));
-        let mut account = all.account(3, 8);
-        assert!(has(account.end(&all, stop, 0), "it does not count"));
-        assert!(has(account.count_prompt(4), "4 tokens in a prompt of 3"));
+        for (said, words) in [(None, "not count"), (Some(4), "4 tokens in a prompt of 3")] {
+            let ended = all.account(3, 8).take(&all, last(said, &[5, 2], stop));
+            assert!(ended.is_err_and(|e| e.to_string().contains(words)));
+        }
     }
 
     #[test]

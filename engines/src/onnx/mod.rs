@@ -10,7 +10,6 @@
 //! copies the inputs from the slots to the GPU, and the outputs back.
 
 mod library;
-mod provider;
 mod session;
 mod spec;
 
@@ -19,15 +18,16 @@ use std::sync::Arc;
 use crate::config::Provider;
 use qdl::model::ModelSpec;
 
-use self::session::OnCpu;
+use self::session::Runner;
 use super::{
     Engine, EngineError, EngineParams, Worker,
-    cuda::{Device, Gpu},
+    batch::CpuWorker,
+    cuda::{Device, Gpu, GpuWorker},
 };
 
 pub use library::find_library;
 
-pub(crate) use self::{provider::gpu_memory, session::SessionCfgs};
+pub(crate) use self::session::{SessionCfgs, gpu_memory};
 
 /// The `onnx` engine: a checked model file, which each worker loads again.
 #[derive(Debug)]
@@ -76,8 +76,13 @@ impl Engine for Onnx {
     fn worker(&self, _index: usize) -> Result<Box<dyn Worker>, EngineError> {
         let (model, fixed, settings) = (&self.model, self.fixed_batch, &self.settings);
         Ok(match &self.gpu {
-            None => Box::new(OnCpu::new(model, fixed, settings)?),
-            Some(gpu) => Box::new(provider::OnGpu::new(model, fixed, settings, gpu)?),
+            None => Box::new(CpuWorker::new(
+                model,
+                Runner::on_cpu(model, fixed, settings)?,
+            )?),
+            Some(gpu) => Box::new(GpuWorker::new(gpu, model, |stream| {
+                Runner::on_gpu(model, fixed, settings, (gpu.device.index, stream))
+            })?),
         })
     }
 

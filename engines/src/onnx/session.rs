@@ -1,24 +1,23 @@
-//! Runs one worker's session on the CPU: reads a batch of one run in place, others from a buffer.
+//! Loads and runs one worker's session: on the CPU, or with the CUDA provider on its stream.
 
 use std::{borrow::Cow, ffi::c_void, path::PathBuf};
 
 use crate::config::Provider;
 use ort::{
-    ep::ExecutionProviderDispatch,
-    memory::MemoryInfo,
+    ep::{self, ExecutionProviderDispatch, cuda::ConvAlgorithmSearch},
+    memory::{AllocationDevice, Allocator, AllocatorType, MemoryInfo, MemoryType},
     session::{
         HasSelectedOutputs, OutputSelector, RunOptions, Session, SessionInputValue,
         builder::GraphOptimizationLevel,
     },
-    value::{DynTensorRef, Shape, TensorRefMut},
+    value::{DynTensor, DynTensorRef, Shape, TensorElementType, TensorRefMut},
 };
 use qdl::model::{DType, ModelSpec, TensorSpec};
 
 use super::library;
 use crate::{
-    Batch, EngineError, EngineParams, Worker,
-    batch::{Outputs, Unpacker},
-    onnx_data_files, open_model,
+    EngineError, EngineParams, batch::BatchModel, cuda::StreamWorker, one_line, onnx_data_files,
+    open_model,
 };
 
 #[derive(Debug)]
@@ -70,122 +69,162 @@ impl SessionCfgs {
     }
 }
 
-pub(super) struct OnCpu {
+/// ONNX Runtime's description of the memory of GPU `index`.
+pub(crate) fn gpu_memory(index: i32) -> Result<MemoryInfo<'static>, EngineError> {
+    let (device, kind) = (AllocatorType::Device, MemoryType::Default);
+    MemoryInfo::new(AllocationDevice::CUDA, index, device, kind).map_err(EngineError::provider)
+}
+
+/// A session for one worker.
+pub(super) struct Runner {
+    /// On a GPU, the allocator of the outputs. Declared before the session, so dropped before it.
+    allocator: Option<Allocator>,
     session: Session,
     memory: MemoryInfo<'static>,
-    unpacker: Unpacker,
     inputs: Vec<TensorSpec>,
-    specs: Vec<TensorSpec>,
-    outputs: Outputs,
+    outputs: Vec<TensorSpec>,
     /// The model's batch size, if it is fixed.
     fixed: Option<usize>,
     /// Selects the configured outputs: nodes that only other outputs need do not run.
     asked: RunOptions<HasSelectedOutputs>,
 }
 
-impl OnCpu {
-    /// Makes a worker on the calling thread. `fixed`: the model's fixed batch size.
-    pub fn new(
+impl Runner {
+    /// A runner of `session`, with inputs in `memory` and outputs in memory of `allocator`, else of
+    /// the session's own. `fixed`: the model's fixed batch size.
+    fn new(
+        model: &ModelSpec,
+        fixed: Option<usize>,
+        session: Session,
+        memory: MemoryInfo<'static>,
+        allocator: Option<Allocator>,
+    ) -> ort::Result<Self> {
+        let wanted = model.outputs();
+        let wanted = wanted.fold(OutputSelector::no_default(), |all, t| all.with(&*t.name));
+        Ok(Runner {
+            allocator,
+            session,
+            memory,
+            inputs: model.inputs.clone(),
+            outputs: model.outputs().cloned().collect(),
+            fixed,
+            asked: RunOptions::new()?.with_outputs(wanted),
+        })
+    }
+
+    /// Loads a session on the CPU.
+    pub fn on_cpu(
         model: &ModelSpec,
         fixed: Option<usize>,
         settings: &SessionCfgs,
     ) -> Result<Self, EngineError> {
-        let wanted = model.outputs();
-        let wanted = wanted.fold(OutputSelector::no_default(), |all, t| all.with(&*t.name));
-        let asked = RunOptions::new().map_err(|e| EngineError::model(&settings.path, e))?;
-        Ok(OnCpu {
-            asked: asked.with_outputs(wanted),
-            session: settings.open(&[])?,
-            memory: MemoryInfo::default(),
-            unpacker: Unpacker::new(model)?,
-            inputs: model.inputs.clone(),
-            specs: model.outputs().cloned().collect(),
-            outputs: Outputs::new(model)?,
-            fixed,
-        })
+        let session = settings.open(&[])?;
+        let made = Self::new(model, fixed, session, MemoryInfo::default(), None);
+        made.map_err(|e| EngineError::model(&settings.path, e))
     }
 
-    fn run_at(&self, n: usize) -> usize {
-        self.fixed.unwrap_or(n)
+    /// Loads a session on the GPU `index`, whose kernels run on `stream`. The worker drops its
+    /// stream after the session.
+    pub fn on_gpu(
+        model: &ModelSpec,
+        fixed: Option<usize>,
+        settings: &SessionCfgs,
+        (index, stream): (usize, &StreamWorker),
+    ) -> Result<Self, EngineError> {
+        let index = i32::try_from(index).unwrap_or(i32::MAX);
+        let provider = ep::CUDA::default()
+            .with_device_id(index)
+            // The other searches try every convolution algorithm for each new batch size.
+            .with_conv_algorithm_search(ConvAlgorithmSearch::Heuristic);
+        // SAFETY: `GpuWorker` drops the stream after its model, which has the session.
+        let provider = unsafe { provider.with_compute_stream(stream.handle().cast()) };
+        let session = settings.open(&[provider.build().error_on_failure()])?;
+        let memory = gpu_memory(index)?;
+        let allocator = Allocator::new(&session, memory.clone());
+        let allocator = allocator.map_err(EngineError::provider)?;
+        let made = Self::new(model, fixed, session, memory, Some(allocator));
+        made.map_err(EngineError::provider)
+    }
+}
+
+impl<S> BatchModel<S> for Runner {
+    fn run_at(&self, n: usize) -> Result<usize, EngineError> {
+        Ok(self.fixed.unwrap_or(n))
     }
 
-    /// Runs `batch` samples and passes the responses of the first `samples` to `each`. `in_place`
-    /// is the address of the samples; `None` if they are in the unpacker's buffers.
-    ///
-    /// # Safety
-    /// `in_place` must be readable for `batch` samples of the model's only input.
-    unsafe fn infer(
+    unsafe fn run(
         &mut self,
-        samples: usize,
-        batch: usize,
-        in_place: Option<*const u8>,
-        each: impl FnMut(usize, &[u8]) -> Result<(), EngineError>,
+        stream: &mut S,
+        inputs: &[*mut c_void],
+        at: usize,
+        done: impl FnOnce(&mut S, &[*const c_void]) -> Result<(), EngineError>,
     ) -> Result<(), EngineError> {
-        let failed = |reason: String| EngineError::run("onnx", batch, reason);
-        let mut inputs: Vec<(Cow<'_, str>, SessionInputValue<'_>)> =
-            Vec::with_capacity(self.inputs.len());
-        for (i, spec) in self.inputs.iter().enumerate() {
-            let address = match in_place {
-                Some(address) => address.cast_mut(),
-                None => self.unpacker.buffer(i),
-            };
-            // SAFETY: `address` holds `batch` samples of this input: guaranteed by the caller, or
-            // the unpacker's buffer, which was grown for the batch and stays unchanged until the
-            // run has returned.
-            let view = unsafe { view(&self.memory, spec, batch, address) }
-                .map_err(|e| failed(e.to_string()))?;
-            inputs.push((Cow::Borrowed(&*spec.name), view));
+        let failed = |reason: String| EngineError::run("onnx", at, reason);
+        let said = |e: ort::Error| failed(one_line(&e.to_string()));
+        let mut views: Vec<(Cow<'_, str>, SessionInputValue<'_>)> =
+            Vec::with_capacity(inputs.len());
+        for (spec, address) in self.inputs.iter().zip(inputs) {
+            // SAFETY: guaranteed by the caller.
+            let view = unsafe { view(&self.memory, spec, at, address.cast()) }.map_err(said)?;
+            views.push((Cow::Borrowed(&*spec.name), view));
         }
+        let preallocated;
+        let options = match &self.allocator {
+            None => &self.asked,
+            Some(allocator) => {
+                preallocated = outputs_in(allocator, &self.outputs, at).map_err(said)?;
+                &preallocated
+            }
+        };
         let got = self
             .session
-            .run_with_options(inputs, &self.asked)
-            .map_err(|e| failed(e.to_string()))?;
-        let mut tensors = Vec::with_capacity(self.specs.len());
-        for (spec, width) in self.specs.iter().zip(&self.outputs.widths) {
+            .run_with_options(views, options)
+            .map_err(said)?;
+        let mut addresses = Vec::with_capacity(self.outputs.len());
+        for spec in &self.outputs {
             let output: DynTensorRef<'_> = got
                 .get(&spec.name)
                 .and_then(|v| v.view().downcast().ok())
                 .ok_or_else(|| failed(format!("no tensor `{}` came out", spec.name)))?;
-            check_output(&output, spec, batch).map_err(failed)?;
-            let bytes: &[u8] = match batch * width {
-                0 => &[],
-                // SAFETY: the tensor is in memory of the CPU provider, the only provider. Shape and
-                // element type were just checked, so it holds `bytes` bytes, and `got` keeps them
-                // while the slice lives.
-                bytes => unsafe {
-                    std::slice::from_raw_parts(output.data_ptr().cast::<u8>(), bytes)
-                },
-            };
-            tensors.push(bytes);
+            check_output(&output, spec, at).map_err(failed)?;
+            addresses.push(output.data_ptr().cast());
         }
-        self.outputs.split(samples, |o, _| tensors[o], each)
+        done(stream, &addresses)
     }
 }
 
-impl Worker for OnCpu {
-    fn run(&mut self, batch: &mut Batch) -> Result<(), EngineError> {
-        let (n, at) = (batch.len(), self.run_at(batch.len()));
-        let in_place = self.unpacker.put(batch, at)?;
-        // SAFETY: `in_place` is the address of a run that holds the whole batch, with samples of
-        // the model's size; the batch keeps them readable until this function returns.
-        unsafe { self.infer(n, at, in_place, |i, response| batch.write(i, response)) }
+/// Options of a run that puts the outputs into the allocator's memory. Inputs have no binding,
+/// because a binding would copy borrowed memory.
+fn outputs_in(
+    allocator: &Allocator,
+    specs: &[TensorSpec],
+    batch: usize,
+) -> ort::Result<RunOptions<HasSelectedOutputs>> {
+    let mut into = OutputSelector::no_default();
+    for spec in specs {
+        let shape: Shape = std::iter::once(batch)
+            .chain(spec.shape.iter().copied())
+            .collect();
+        let tensor = DynTensor::new(allocator, element(spec.dtype), shape)?;
+        into = into.with(&*spec.name).preallocate(&*spec.name, tensor);
     }
+    Ok(RunOptions::new()?.with_outputs(into))
+}
 
-    fn warm_up(&mut self, batch: usize) -> Result<(), EngineError> {
-        let at = self.run_at(batch);
-        self.unpacker.clear(at);
-        // SAFETY: no address is given, so the run reads the unpacker's buffers, which have just
-        // been grown.
-        unsafe { self.infer(0, at, None, |_, _| Ok(())) }
+fn element(dtype: DType) -> TensorElementType {
+    match dtype {
+        DType::U8 => TensorElementType::Uint8,
+        DType::I8 => TensorElementType::Int8,
+        DType::I32 => TensorElementType::Int32,
+        DType::I64 => TensorElementType::Int64,
+        DType::F16 => TensorElementType::Float16,
+        DType::Bf16 => TensorElementType::Bfloat16,
+        DType::F32 => TensorElementType::Float32,
     }
 }
 
 /// Compares an output of `batch` samples with its spec; the error describes the difference.
-pub(super) fn check_output(
-    output: &DynTensorRef<'_>,
-    spec: &TensorSpec,
-    batch: usize,
-) -> Result<(), String> {
+fn check_output(output: &DynTensorRef<'_>, spec: &TensorSpec, batch: usize) -> Result<(), String> {
     let shape = output.shape();
     let right = super::spec::dtype(*output.data_type()) == Some(spec.dtype)
         && shape.len() == spec.shape.len() + 1
@@ -209,7 +248,7 @@ pub(super) fn check_output(
 /// # Safety
 /// `address` must be readable for `batch` samples of `spec`, aligned for its elements, and
 /// unchanged while the value lives. The session only reads its inputs.
-pub(super) unsafe fn view<'v>(
+unsafe fn view<'v>(
     memory: &MemoryInfo<'static>,
     spec: &TensorSpec,
     batch: usize,
@@ -235,5 +274,57 @@ pub(super) unsafe fn view<'v>(
             "elements of type {} cannot be handed over",
             spec.dtype
         ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::{EngineKind, onnx::spec};
+
+    /// Runs on the CPU's memory. Each output is where the allocator put it, in the requested order.
+    #[test]
+    fn a_batch_is_run_into_memory_of_the_allocators() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/detect.onnx");
+        library::load(None).unwrap_or_else(|e| panic!("{e}"));
+        let settings = SessionCfgs {
+            path: path.clone(),
+            intra_threads: 1,
+        };
+        let session = settings.open(&[]).unwrap_or_else(|e| panic!("{e}"));
+        let read = spec::read(&session, &EngineParams::new(EngineKind::Onnx), &path);
+        let mut model = read.unwrap_or_else(|e| panic!("{e}")).model;
+        // Scores, class, boxes: not in the order of the file.
+        std::mem::swap(&mut model.output, &mut model.other_outputs[1]);
+        let memory = MemoryInfo::default();
+        let allocator = Allocator::new(&session, memory.clone()).expect("the CPU's");
+        let runner = Runner::new(&model, None, session, memory, Some(allocator));
+        let mut runner = runner.unwrap_or_else(|e| panic!("{e}"));
+        let (mut pixels, mut bias) = ([9u8, 1, 2, 3, 4, 5, 90, 7], [0.5f32, -1.0]);
+        let addresses = [pixels.as_mut_ptr().cast(), bias.as_mut_ptr().cast()];
+        // The larger batch, the smaller one, and the larger one again.
+        for batch in [2usize, 1, 2] {
+            let (mut scores, mut classes) = (Vec::<f32>::new(), Vec::<i64>::new());
+            let done = |(): &mut (), data: &[*const c_void]| {
+                // SAFETY: while the closure runs, each sample has 4 scores and a class.
+                unsafe {
+                    scores.extend(std::slice::from_raw_parts(data[0].cast::<f32>(), 4 * batch));
+                    classes.extend(std::slice::from_raw_parts(data[1].cast::<i64>(), batch));
+                }
+                Ok(())
+            };
+            // SAFETY: pixels and biases hold two samples and outlive the run.
+            let ran = unsafe { runner.run(&mut (), &addresses, batch, done) };
+            ran.unwrap_or_else(|e| panic!("{e}"));
+            let right = [9.5f32, 1.5, 2.5, 3.5, 3.0, 4.0, 89.0, 6.0];
+            assert_eq!(scores, right[..4 * batch]);
+            assert_eq!(classes, [0i64, 2][..batch]);
+        }
+        runner.outputs[0].shape = vec![2];
+        // SAFETY: as above.
+        let ran = unsafe { runner.run(&mut (), &addresses, 1, |(), _| Ok(())) };
+        ran.expect_err("an output of another shape is refused");
     }
 }

@@ -40,11 +40,12 @@ use self::{
     plan::TrtPlan,
     profiles::Profiles,
     shim::{Library, TrtError},
+    worker::PlanRunner,
 };
 use super::{
     Engine, EngineError, EngineParams, Worker,
     batch::Sizes,
-    cuda::{Device, Gpu},
+    cuda::{Device, Gpu, GpuWorker},
     open_model,
 };
 use fabric::os::lock;
@@ -165,10 +166,6 @@ impl TensorRtEngine {
 }
 
 impl TensorRt {
-    fn run_at(&self, n: usize) -> Option<(usize, usize)> {
-        self.profiles.choose(self.sizes.run_at(n))
-    }
-
     fn refusal(&self, what: &'static str, why: &TrtError) -> EngineError {
         refusal(&self.library.path, &self.library, &self.device, what, why)
     }
@@ -259,7 +256,10 @@ impl Engine for TensorRtEngine {
 
     fn worker(&self, _index: usize) -> Result<Box<dyn Worker>, EngineError> {
         let first = lock(&self.0.first).take();
-        Ok(Box::new(worker::OnGpu::new(&self.0, first)?))
+        let e = &self.0;
+        Ok(Box::new(GpuWorker::new(&e.gpu, &e.plan_model, |stream| {
+            PlanRunner::new(e, first, stream)
+        })?))
     }
 
     fn gpu(&self) -> Option<&Gpu> {

@@ -68,6 +68,22 @@ pub fn answer(pipeline: &Pipeline, samples: &Arc<Samples>, of: Range<usize>) {
     eventually("all answered", || samples.total() == of.end);
 }
 
+/// Passes on all samples in bursts of many sizes. In the pauses between them, the engine's threads
+/// fall asleep.
+pub fn submit_in_bursts(pipeline: &Pipeline, samples: &Arc<Samples>) {
+    let mut i = 0;
+    while i < samples.len() {
+        let n = (1 + i % 37).min(samples.len() - i);
+        let mut burst = samples.arrivals(i..i + n);
+        pipeline.arrived(&mut burst);
+        assert!(burst.is_empty(), "the service takes everything");
+        i += n;
+        if i % 5 == 0 {
+            std::thread::sleep(std::time::Duration::from_micros(50));
+        }
+    }
+}
+
 pub fn start(params: &EngineParams) -> Pipeline {
     let engine = create(params).unwrap_or_else(|e| panic!("{e}"));
     Pipeline::start(engine, &Options::from(params), no_error).expect("starts")

@@ -367,6 +367,8 @@ impl SequenceSource for Waiting {
 /// A started engine, which dropping stops, and the error that ended it.
 pub struct Started<E: Engine + ?Sized> {
     pub engine: Arc<E>,
+    /// Folder of its server's files, if it has one.
+    pub folder: Option<tempfile::TempDir>,
     waiting: Arc<Waiting>,
     output_bytes: usize,
     fatal: Arc<Mutex<Option<String>>>,
@@ -386,6 +388,7 @@ impl<E: Engine + ?Sized> Started<E> {
         streaming.start(waiting.clone(), Arc::new(on_fatal))?;
         Ok(Started {
             engine,
+            folder: None,
             waiting,
             output_bytes,
             fatal,
@@ -412,6 +415,13 @@ impl<E: Engine + ?Sized> Started<E> {
             eventually("a place", || i - samples.ended() < most);
             self.submit_one(samples, i);
         }
+    }
+
+    /// Runs these prompts, up to the engine's limit at once.
+    pub fn run_prompts(&self, prompts: &[Vec<i32>], stream: Stream) -> Arc<Samples> {
+        let samples = Samples::prompts(prompts, self.output_bytes, stream);
+        self.run(&samples);
+        samples
     }
 
     /// Runs all samples, up to the engine's limit at once.

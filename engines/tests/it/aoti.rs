@@ -105,7 +105,7 @@ fn a_package_that_does_not_say_enough_and_pytorch_that_is_not_there() {
 }
 
 /// `models/export_aoti.py --device cpu DIR digits`, then
-/// `QDL_TORCH=.../torch/lib QDL_AOTI=DIR cargo test -p accelerator --test it -- --ignored aoti`.
+/// `QDL_TORCH=.../torch/lib QDL_AOTI=DIR cargo test -p engines --test it -- --ignored aoti`.
 #[test]
 #[ignore = "takes PyTorch and packages compiled for this machine's CPU"]
 fn digits_on_the_cpu_are_what_onnx_says() {

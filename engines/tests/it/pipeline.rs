@@ -9,7 +9,9 @@ use std::{
     time::Duration,
 };
 
-use crate::common::{Puppet, Samples, eventually, failing, no_error, puppet_error, start};
+use crate::common::{
+    Puppet, Samples, eventually, failing, no_error, puppet_error, start, submit_in_bursts,
+};
 use engines::{
     Batch, Digest, Engine, EngineError, EngineKind, EngineParams, Fault, SampleRun, create,
     pipeline::{Options, Pipeline},
@@ -60,21 +62,7 @@ fn every_sample_is_answered_once_with_its_own_digest() {
             .collect();
         thread::scope(|s| {
             for origin in &origins {
-                s.spawn(|| {
-                    let mut burst = Vec::new();
-                    let mut i = 0;
-                    while i < EACH {
-                        let n = (1 + i % 37).min(EACH - i);
-                        burst.extend((i..i + n).map(|i| origin.arrival(i)));
-                        pipeline.arrived(&mut burst);
-                        assert!(burst.is_empty(), "the service takes everything");
-                        i += n;
-                        if i % 5 == 0 {
-                            // A pause, so that workers fall asleep.
-                            thread::sleep(Duration::from_micros(50));
-                        }
-                    }
-                });
+                s.spawn(|| submit_in_bursts(&pipeline, origin));
             }
         });
         eventually("all answered", || {

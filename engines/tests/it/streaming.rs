@@ -11,7 +11,9 @@ use std::{
     time::Duration,
 };
 
-use crate::common::{Samples, eventually, failing, no_error, puppet_error, start};
+use crate::common::{
+    Samples, eventually, failing, no_error, puppet_error, start, submit_in_bursts,
+};
 use engines::config::TokensConfig;
 use engines::{
     Engine, EngineError, EngineKind, EngineParams, Sequence, Streaming, create,
@@ -87,20 +89,7 @@ fn every_token_is_right_and_every_count() {
         let origins = [0, 1].map(|i: usize| Samples::prompts(&prompts[i], 176, stream));
         thread::scope(|s| {
             for origin in &origins {
-                s.spawn(|| {
-                    let mut i = 0;
-                    while i < EACH {
-                        let n = (1 + i % 37).min(EACH - i);
-                        let mut burst = (i..i + n).map(|i| origin.arrival(i)).collect();
-                        pipeline.arrived(&mut burst);
-                        assert!(burst.is_empty(), "the service takes everything");
-                        i += n;
-                        if i % 5 == 0 {
-                            // A pause, so that the engine falls asleep.
-                            thread::sleep(Duration::from_micros(50));
-                        }
-                    }
-                });
+                s.spawn(|| submit_in_bursts(&pipeline, origin));
             }
         });
         eventually("all answered", || pipeline.idle());

@@ -21,9 +21,9 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use tokio::{net::TcpStream, time::timeout};
 
-use super::dialect::trouble::{self, Trouble};
 use fabric::os::lock;
 
+use super::trouble::{self, Trouble};
 use crate::error::shorten;
 
 /// Most bytes of a response that is no stream: vLLM's metrics have some hundred KiB.

@@ -10,7 +10,7 @@ use crate::error::shorten;
 
 use super::{
     client::chain,
-    dialect::trouble::{self, Trouble},
+    trouble::{self, Trouble},
 };
 
 /// Iterates over the events of a body. Of each event, the reader keeps `data`, and whether the

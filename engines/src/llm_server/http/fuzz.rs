@@ -10,12 +10,7 @@ use hyper::body::Frame;
 use qdl::model::ModelSpec;
 use tokio::runtime::Builder;
 
-use super::{
-    Http,
-    account::Account,
-    dialect::{ServerFacts, trouble},
-    start,
-};
+use super::{Http, dialect::ServerFacts, start, trouble};
 use crate::{EngineKind, EngineParams, error::shorten};
 
 const VOCAB: usize = 1000;
@@ -56,7 +51,7 @@ pub fn server_events(data: &[u8]) {
     let body = StreamBody::new(stream::iter(frames));
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {
-        let mut account = Account::new(&server.ask.limits, PROMPT, ANSWER);
+        let mut account = server.ask.limits.account(PROMPT, ANSWER);
         let asked = server.request_time();
         match server.read(body, asked, &mut account, &mut None).await {
             Ok(last) => {
@@ -65,7 +60,7 @@ pub fn server_events(data: &[u8]) {
             }
             Err(error) => check(&error.to_string()),
         }
-        assert!(account.received() <= ANSWER && account.cached <= PROMPT);
+        assert!(account.received <= ANSWER && account.cached <= PROMPT);
     });
 }
 

@@ -9,8 +9,8 @@ use tokio::{
 
 use super::{
     super::{account::TRIAL_TOKENS, process::EXIT_SEEN},
-    dialect::trouble::Trouble,
     stream::LlmServer,
+    trouble::Trouble,
 };
 use crate::{Fault, child::ExitStatus};
 
@@ -57,10 +57,9 @@ pub(super) async fn trial(server: &LlmServer, patience: Duration) -> Result<(), 
 /// As [`trial`], with one request.
 pub(super) async fn try_once(server: &LlmServer, patience: Duration) -> Result<(), Trouble> {
     let (limits, mut prompt) = (&server.ask.limits, Vec::new());
-    let ids = limits.trial_prompt(server.ask.max_prompt);
-    let account = limits.admit(ids, TRIAL_TOKENS, &mut prompt);
-    let most = account.map_err(Trouble::Prompt)?.max;
-    let (_, answer) = server.answer(&prompt, most, None, patience).await?;
+    let account = limits.admit_trial(server.ask.max_prompt, TRIAL_TOKENS, &mut prompt);
+    let account = account.map_err(Trouble::Prompt)?;
+    let (_, answer) = server.answer(&prompt, account, None, patience).await?;
     server.client.done(answer).await;
     Ok(())
 }

@@ -5,19 +5,19 @@
 //!
 //! | file | purpose |
 //! | --- | --- |
-//! | [`dialect`] | the API of each server: requests and events |
+//! | [`dialect`] | the table of dialects: requests, and queries at the start |
+//! | [`chunk`] | the events of an answer, of every dialect |
 //! | [`client`] | HTTP connections: opens one for each concurrent request, and keeps it for reuse |
 //! | [`events`] | events of a stream, of bounded size |
 //! | [`stream`] | one answer from its request to its end |
-//! | [`account`] | compares the received tokens with the counts that the server reports |
-//! | [`dialect::trouble`] | errors: the message, and whose fault the error is |
+//! | [`trouble`] | errors: the message, and whose fault the error is |
 //! | [`judge`] | the consequence of an error |
 //! | [`standing`], [`recovery`] | a server that is busy or away; the wait for its return |
 //! | [`start`] | queries before the first sample |
 //! | [`threads`] | the client threads and the path of a sequence |
 //! | [`counters`] | counts |
 
-mod account;
+mod chunk;
 mod client;
 mod counters;
 mod dialect;
@@ -30,6 +30,7 @@ mod standing;
 mod start;
 mod stream;
 mod threads;
+mod trouble;
 
 #[cfg(test)]
 mod tests;
@@ -51,7 +52,7 @@ use tokio::runtime::Runtime;
 use self::{
     client::HttpClient,
     counters::Counters,
-    dialect::AnswerParams,
+    dialect::{AnswerParams, Dialect},
     judge::{Judge, TRIAL},
     standing::ServerStanding,
     stream::LlmServer,
@@ -124,7 +125,7 @@ impl HttpTransport {
         let config = &self.ask.config;
         Ok(LlmServer {
             client: HttpClient::new(&config.url, config.connect())?,
-            dialect: dialect::of(config.dialect),
+            dialect: Dialect::of(config.dialect),
             ask: self.ask.clone(),
             counters: self.counters.clone(),
             standing: self.standing.clone(),

@@ -5,7 +5,7 @@ use std::{pin::pin, time::Duration};
 use qdl::wire::Standing;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{dialect::trouble, judge, start, stream::LlmServer};
+use super::{judge, start, stream::LlmServer, trouble};
 use crate::child::ExitStatus;
 
 /// Interval of trials.

@@ -6,10 +6,8 @@ use record::{CacheState, PrefixCache, secrets};
 
 use super::{
     client::HttpClient,
-    dialect::{
-        AnswerParams, Dialect, Question, ServerFacts,
-        trouble::{self, Trouble},
-    },
+    dialect::{AnswerParams, Dialect, Question, ServerFacts},
+    trouble::{self, Trouble},
 };
 use crate::error::shorten;
 

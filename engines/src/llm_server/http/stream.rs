@@ -13,17 +13,17 @@ use record::CacheState;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
-    account::Account,
     client::{HttpClient, OpenAnswer},
     counters::Counters,
-    dialect::{
-        AnswerParams, Dialect, Tokens,
-        trouble::{self, Trouble},
-    },
+    dialect::{AnswerParams, Dialect},
     events::EventReader,
     standing::{LOOK, ServerStanding},
+    trouble::{self, Trouble},
 };
-use crate::Sequence;
+use crate::{
+    Sequence,
+    llm_server::account::{Account, Tokens},
+};
 
 /// Size limit of an event in bytes, not counting the ids of the event.
 const EVENT: usize = 64 << 10;
@@ -53,20 +53,19 @@ pub struct LlmServer {
 }
 
 impl LlmServer {
-    /// Requests an answer of at most `max_tokens` and passes the tokens to `sink`, except those of
-    /// the last step. Checks the answer, then returns these last tokens and the stream. The caller
-    /// gives the stream to [`HttpClient::done`]. Asks a busy server again for the time `patience`.
+    /// Requests the answer of `account` and passes the tokens to `sink`, except those of the last
+    /// event. Checks the answer, then returns these last tokens and the stream. The caller gives
+    /// the stream to [`HttpClient::done`]. Asks a busy server again for the time `patience`.
     pub(super) async fn answer(
         &self,
         prompt: &[u32],
-        max_tokens: usize,
+        mut account: Account,
         mut sink: Sink<'_>,
         patience: Duration,
     ) -> Result<(Tokens, OpenAnswer), Trouble> {
-        let body = self.dialect.body(&self.ask, prompt, max_tokens);
+        let body = self.dialect.body(&self.ask, prompt, account.max);
         let body = Bytes::from(body.map_err(|e| Trouble::Garbled(e.to_string()))?);
         let (mut answer, asked) = self.begin(&body, &mut sink, patience).await?;
-        let mut account = Account::new(&self.ask.limits, prompt.len(), max_tokens);
         let last = self
             .read(&mut answer.body, asked, &mut account, &mut sink)
             .await?;
@@ -145,12 +144,12 @@ impl LlmServer {
         }
     }
 
-    /// Reads a stream to the end of its answer; returns the tokens of the last step.
+    /// Reads a stream to the end of its answer; returns the tokens of the last event.
     pub(super) async fn read<B>(
         &self,
         body: B,
         asked: RequestTime,
-        account: &mut Account<'_>,
+        account: &mut Account,
         sink: &mut Sink<'_>,
     ) -> Result<Tokens, Trouble>
     where
@@ -164,15 +163,16 @@ impl LlmServer {
             asked.at + self.ask.config.first_token(),
         );
         loop {
-            let tokens = account.received();
+            let tokens = account.received;
             let late = || self.extend_deadline(tokens, after, asked);
             let event = wait_while_wanted(sink, until, late, events.next(tokens)).await??;
             if event.is_error {
                 return Err(trouble::parse_error_event(event.data));
             }
-            let (now, is_end) = account.take((self.dialect.read)(event.data, tokens)?)?;
+            let event = self.dialect.ids.read(event.data, tokens)?;
+            let (now, is_end) = account.take(&self.ask.limits, event)?;
             // Only tokens extend the deadline: a server may send other events for ever.
-            if account.received() > tokens {
+            if account.received > tokens {
                 after = self.ask.config.next_token();
                 until = Instant::now() + after;
                 if sink.is_some() {
@@ -181,7 +181,7 @@ impl LlmServer {
             } else if Instant::now() >= until {
                 until = late()?;
             }
-            if tokens == 0 && account.received() > 0 {
+            if tokens == 0 && account.received > 0 {
                 self.counters.firsts.fetch_add(1, Relaxed);
             }
             if is_end {

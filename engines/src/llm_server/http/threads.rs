@@ -17,13 +17,14 @@ use super::{
     super::Transport,
     HttpTransport,
     client::OpenAnswer,
-    dialect::{Tokens, trouble::Trouble},
     judge::{Judge, Verdict},
     recovery::watch_over,
     stream::LlmServer,
+    trouble::Trouble,
 };
 use crate::{
     EngineError, Sequence,
+    llm_server::account::Tokens,
     streaming::{OnFatal, SequenceSource},
 };
 use fabric::os::lock;
@@ -146,9 +147,9 @@ impl SequenceRunner {
         let server = &self.server;
         let (limits, room, mut prompt) = (&server.ask.limits, sequence.room(), Vec::new());
         let account = limits.admit(sequence.prompt(), room, &mut prompt);
-        let most = account.map_err(Trouble::Prompt)?.max;
+        let account = account.map_err(Trouble::Prompt)?;
         let patience = server.ask.config.busy();
-        let answer = server.answer(&prompt, most, Some(sequence), patience);
+        let answer = server.answer(&prompt, account, Some(sequence), patience);
         answer.await
     }
 

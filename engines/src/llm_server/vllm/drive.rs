@@ -20,13 +20,15 @@ use std::{
 
 use super::{
     handshake::Connected,
-    messages::{ABORT, ADD, DEAD, Output, Sampling, finish, put_abort, put_request, read_step},
+    messages::{
+        ABORT, ADD, DEAD, Output, PromptCounts, Sampling, finish, put_abort, put_request, read_step,
+    },
     zmtp::Connection,
 };
 use crate::{
     Sequence,
     error::shorten,
-    llm_server::account::{Account, Finish, Limits, TRIAL_TOKENS},
+    llm_server::account::{Account, AnswerEvent, Finish, Limits, TRIAL_TOKENS, Tokens},
     streaming::{EngineThread, SequenceSource},
 };
 
@@ -174,8 +176,8 @@ impl Driver {
     pub fn try_cores(&mut self, within: Duration) -> Result<(), String> {
         let room = TRIAL_TOKENS.max(self.limits.min_tokens);
         for core in 0..self.cores.len() {
-            let ids = (self.limits).trial_prompt(self.limits.context.saturating_sub(2));
-            let account = self.limits.admit(ids, room, &mut self.prompt)?;
+            let most = self.limits.context.saturating_sub(2);
+            let account = self.limits.admit_trial(most, room, &mut self.prompt)?;
             self.request(core, None, account);
         }
         let began = Instant::now();
@@ -323,9 +325,9 @@ impl Driver {
             let step = read_step(message).ok_or("its output is not understood")?;
             let core = step.core;
             let tokens = step.outputs.iter().any(|output| !output.tokens.is_empty());
-            step.outputs
-                .iter()
-                .try_for_each(|output| self.take(output))?;
+            for output in step.outputs {
+                self.take(output)?;
+            }
             let Some(core) = self.cores.get_mut(core) else {
                 return Err(format!(
                     "it is core {core}, and there are {}",
@@ -339,7 +341,7 @@ impl Driver {
         Ok(())
     }
 
-    fn take(&mut self, output: &Output<'_>) -> Result<(), String> {
+    fn take(&mut self, output: Output<'_>) -> Result<(), String> {
         let Some((at, generation)) = parse_id(output.id) else {
             return Err(format!("it answers the unknown request `{}`", output.id));
         };
@@ -357,17 +359,17 @@ impl Driver {
         let core = &mut self.cores[active.core];
         core.outstanding = core.outstanding.saturating_sub(before);
         match progress {
-            Progress::More => {
-                let pushed = active.sequence.as_mut().map(|s| s.push(&output.tokens));
+            Progress::More(tokens) => {
+                let pushed = active.sequence.as_mut().map(|s| s.push(&tokens));
                 // The account keeps answers within the room of their slots.
                 pushed.transpose().map_err(|e| e.to_string())?;
                 core.outstanding += active.outstanding();
                 slot.active = Some(active);
                 return Ok(());
             }
-            Progress::End => {
+            Progress::End(tokens) => {
                 if let Some(sequence) = active.sequence.take() {
-                    sequence.finish(&output.tokens);
+                    sequence.finish(&tokens);
                 }
             }
             Progress::Refuse(why) => match active.sequence.take() {
@@ -432,33 +434,22 @@ fn parse_id(id: &str) -> Option<(usize, u32)> {
     Some((slot as usize, u32::try_from(id >> SLOT_BITS).ok()?))
 }
 
+/// Progress of an answer, with the tokens to pass on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Progress {
-    More,
-    End,
+    More(Tokens),
+    End(Tokens),
     /// The core could not run this sample; others go on.
     Refuse(String),
 }
 
 /// Checks an output and counts its tokens.
 /// Error text: the core violates the protocol; the engine must stop.
-fn check(account: &mut Account, limits: &Limits, output: &Output<'_>) -> Result<Progress, String> {
-    if let Some(counts) = output.prompt {
-        account.count_prompt(usize::try_from(counts.num_prompt_tokens).unwrap_or(usize::MAX))?;
-        match counts.num_cached_tokens {
-            0 => {}
-            n => {
-                return Err(format!(
-                    "it took {n} prompt tokens from its prefix cache, which is forbidden"
-                ));
-            }
-        }
-    }
-    account.take(limits, &output.tokens)?;
+fn check(account: &mut Account, limits: &Limits, output: Output<'_>) -> Result<Progress, String> {
     let finish = match output.finish {
-        None => return Ok(Progress::More),
-        Some(finish::STOP) => Finish::Stop,
-        Some(finish::LENGTH) => Finish::Length,
+        None => None,
+        Some(finish::STOP) => Some(Finish::Stop),
+        Some(finish::LENGTH) => Some(Finish::Length),
         Some(finish::ERROR) => {
             let words = output.error.map(|words| format!(": {}", shorten(words)));
             let words = words.unwrap_or_default();
@@ -468,12 +459,31 @@ fn check(account: &mut Account, limits: &Limits, output: &Output<'_>) -> Result<
         Some(finish::ABORT) => return Err("it gave up an answer that is wanted".to_owned()),
         Some(n) => return Err(format!("it ended an answer for the unknown reason {n}")),
     };
-    account.end(limits, finish, 0).map(|()| Progress::End)
+    let count = |of: fn(&PromptCounts) -> u64| {
+        let said = output.prompt.as_ref().map(of);
+        said.map(|n| usize::try_from(n).unwrap_or(usize::MAX))
+    };
+    let event = AnswerEvent {
+        prompt: count(|counts| counts.num_prompt_tokens),
+        cached: count(|counts| counts.num_cached_tokens),
+        done: finish.is_some(),
+        finish,
+        tokens: output.tokens,
+        ..AnswerEvent::default()
+    };
+    let (tokens, is_end) = account.take(limits, event).map_err(|e| e.to_string())?;
+    match account.cached {
+        0 if is_end => Ok(Progress::End(tokens)),
+        0 => Ok(Progress::More(tokens)),
+        n => Err(format!(
+            "it took {n} prompt tokens from its prefix cache, which is forbidden"
+        )),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{super::messages::PromptCounts, *};
+    use super::*;
 
     /// A call that comes between the end of a sleep and the next one leaves a byte behind.
     #[test]
@@ -506,10 +516,11 @@ mod tests {
             max_tokens: 8,
             ends: vec![2],
             are_all_ends: true,
+            counts_answers: false,
         };
         for (token, reason, cached, words) in [
-            (1, None, 0, "More"),
-            (2, Some(finish::STOP), 0, "End"),
+            (1, None, 0, "More([1])"),
+            (2, Some(finish::STOP), 0, "End([2])"),
             (1, None, 1, "it took 1 prompt tokens from its prefix cache"),
             (1, Some(finish::ABORT), 0, "an answer that is wanted"),
             (1, Some(4), 0, "unknown reason 4"),
@@ -525,7 +536,7 @@ mod tests {
                 error: Some("no room"),
                 ..Output::default()
             };
-            let verdict = match check(&mut limits.account(3, 8), &limits, &output) {
+            let verdict = match check(&mut limits.account(3, 8), &limits, output) {
                 Ok(Progress::Refuse(words)) | Err(words) => words,
                 Ok(other) => format!("{other:?}"),
             };

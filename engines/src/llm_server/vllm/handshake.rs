@@ -13,12 +13,11 @@ use socket2::Socket;
 
 use super::{
     messages::{self, Registration, Status, read},
+    versions,
     zmtp::{Connection, MAX_FRAME},
 };
 
 /// Most peers of a socket at a time, beside the cores. Beyond them the oldest silent one goes.
-/// Versions of vLLM that the engine `vllm` has run with.
-pub const VLLM_VERSIONS: [&str; 1] = ["0.24.0"];
 const STRANGERS: usize = 16;
 /// Most peers that a step accepts from a socket.
 const AT_ONCE: usize = 64;
@@ -307,20 +306,7 @@ impl<'a> Handshake<'a> {
 }
 
 fn check(registration: &Registration, any_version: bool) -> Result<(), String> {
-    let version = &registration.vllm_version;
-    // A build for the CPU is 0.24.0+cpu.
-    let base = version.split('+').next().unwrap_or_default();
-    if !VLLM_VERSIONS.contains(&base) {
-        let known = VLLM_VERSIONS.join(", ");
-        if !any_version {
-            return Err(format!(
-                "it is vLLM {version}, and this engine has run with {known}: install one of these \
-                 (`pip install vllm=={}`), use engine `http`, or set engine.vllm.any_version: true",
-                VLLM_VERSIONS[0]
-            ));
-        }
-        tracing::warn!("vLLM {version}: this engine has run with {known}");
-    }
+    versions::check(&registration.vllm_version, any_version)?;
     let context = registration.max_model_len;
     if context < MIN_CONTEXT {
         return Err(format!(

@@ -6,12 +6,12 @@
 
 use std::{collections::BTreeMap, fmt};
 
+use crate::llm_server::account::Tokens;
 use rmp_serde::{Serializer, from_slice, to_vec_named};
 use serde::{
     Deserialize, Deserializer, Serialize,
     de::{self, IgnoredAny, SeqAccess, Visitor},
 };
-use smallvec::SmallVec;
 
 /// Types of messages to the core: the first frame.
 pub(super) const ADD: &[u8] = &[0];
@@ -124,7 +124,7 @@ pub(super) struct Step<'a> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Output<'a> {
     pub id: &'a str,
-    pub tokens: SmallVec<[i32; 4]>,
+    pub tokens: Tokens,
     /// One of [`finish`], or another number.
     pub finish: Option<u64>,
     /// Tokens of the prompt; with the first token.

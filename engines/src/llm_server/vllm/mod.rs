@@ -10,6 +10,7 @@
 //! | [`start`], [`handshake`] | the core's command and sockets; the handshake |
 //! | [`drive`] | the thread: requests, steps, aborts, deadlines |
 //! | [`messages`], [`zmtp`] | the messages of the protocol and their framing |
+//! | [`versions`] | versions of vLLM, and which of them are refused |
 //! | [`model`] | facts from the model's folder |
 
 mod drive;
@@ -19,6 +20,7 @@ mod model;
 mod start;
 #[cfg(test)]
 mod tests;
+mod versions;
 mod zmtp;
 
 use std::{sync::Arc, time::Duration};
@@ -31,7 +33,7 @@ use self::{
     handshake::{Connected, Handshake, Listeners},
     messages::Sampling,
 };
-pub use self::{handshake::VLLM_VERSIONS, model::ModelFolder};
+pub use self::{model::ModelFolder, versions::VLLM_VERSIONS};
 use super::{
     ServerStart, Transport, Vllm,
     account::{self, Limits},
@@ -105,6 +107,7 @@ impl Vllm {
                 max_tokens,
                 ends,
                 are_all_ends: true,
+                counts_answers: false,
             },
             max_prompt: model.prompt,
             thread: Arc::default(),

@@ -37,14 +37,12 @@ fn is_away(started: &Started) -> bool {
 
 /// Runs one sample and returns why it was given back.
 fn given_back(started: &Started) -> String {
-    let one = samples(&prompts(1), Stream::First);
-    started.run(&one);
+    let one = started.run_prompts(&prompts(1), Stream::First);
     one.record(0).refused.expect("given back")
 }
 
 fn answered(started: &Started) {
-    let all = samples(&prompts(9), Stream::First);
-    started.run(&all);
+    let all = started.run_prompts(&prompts(9), Stream::First);
     for (i, prompt) in prompts(9).iter().enumerate() {
         assert_eq!(all.answer(i), Some(tokens_of(prompt, ROOM)));
     }

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::llm_server::{
     account::uncounted,
-    http::{dialect::trouble::Trouble, stream::LlmServer},
+    http::{stream::LlmServer, trouble::Trouble},
 };
 
 const EVENT: &str = "data: {\"choices\":[{\"token_ids\":[5],\"finish_reason\":null}]}\n\n";

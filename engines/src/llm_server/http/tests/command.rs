@@ -69,20 +69,6 @@ fn a_killed_server_ends_the_engine() {
 }
 
 #[test]
-fn the_exit_of_an_unready_server_is_reported() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let error = start(&with_server(folder.path(), "dies"))
-        .err()
-        .expect("it dies");
-    let log = folder.path().join("server.log");
-    let words = format!(
-        "it ended (exit status: 7); the last line of its log {}: CUDA out of memory (before it",
-        log.display()
-    );
-    assert!(error.to_string().contains(&words), "{error}");
-}
-
-#[test]
 fn a_server_that_is_never_ready_is_ended() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut params = with_server(folder.path(), "good");

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use super::{
     super::{
         Http,
-        dialect::trouble::Trouble,
         judge::{Judge, TRIAL, Verdict},
+        trouble::Trouble,
     },
     rig::{
         ROOM, SampleRecord, Samples, VOCAB, eventually, params, prompts, run_one, samples, started,
@@ -19,7 +19,7 @@ use super::{
     server::{Reply, Request, Server, StreamPiece, begun, correct, events, singly},
     splits::{read, server},
 };
-use crate::Fault;
+use crate::{Fault, llm_server::account::lost};
 
 type Script = fn(&Request) -> Reply;
 type Change = fn(&mut HttpConfig);
@@ -267,8 +267,8 @@ fn a_lost_token_is_an_error() {
             let third = super::server::sglang(&[7], 3, 3, Some("stop"));
             all[1] = format!("data: {third}\n\n");
         }
-        let lost = read(&server(dialect), &[all.concat().as_bytes()]);
-        assert_eq!(lost, Err(Trouble::lost(3, 2)), "{dialect:?}");
+        let answer = read(&server(dialect), &[all.concat().as_bytes()]);
+        assert_eq!(answer, Err(lost(3, 2).into()), "{dialect:?}");
     }
 }
 

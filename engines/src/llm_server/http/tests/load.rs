@@ -6,7 +6,7 @@ use crate::config::Dialect;
 use fabric::wire::Stream;
 
 use super::{
-    rig::{ROOM, params, prompts, samples, start, started},
+    rig::{ROOM, params, prompts, start, started},
     server::{Server, ServerState, about, correct, tokens_of},
 };
 
@@ -18,8 +18,7 @@ fn ten_thousand_short_streams_256_at_once() {
     params.engine.http.as_mut().expect("http").in_flight = Some(256);
     let started = start(&params).expect("a server");
     let prompts = prompts(10_000);
-    let samples = samples(&prompts, Stream::First);
-    started.run(&samples);
+    let samples = started.run_prompts(&prompts, Stream::First);
     for (i, prompt) in prompts.iter().enumerate() {
         let right = tokens_of(prompt, ROOM);
         assert_eq!(samples.answer(i), Some(right), "{:?}", started.fatal());
@@ -43,8 +42,7 @@ fn connections_that_the_server_closes_are_opened_again() {
     );
     let started = started(&server, Dialect::Sglang, |http| http.in_flight = Some(4));
     let prompts = prompts(500);
-    let samples = samples(&prompts, Stream::None);
-    started.run(&samples);
+    let samples = started.run_prompts(&prompts, Stream::None);
     for (i, prompt) in prompts.iter().enumerate() {
         let right = Some(tokens_of(prompt, ROOM));
         assert_eq!(samples.answer(i), right, "{:?}", samples.record(i));

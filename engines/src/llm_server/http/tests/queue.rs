@@ -62,8 +62,7 @@ fn an_error_does_not_end_a_server_that_sends_tokens_to_others() {
     let started = hasty(&server, Dialect::Vllm, Some(4));
     let mut prompts = vec![vec![1]; 60];
     prompts[7] = vec![9];
-    let samples = samples(&prompts, Stream::First);
-    started.run(&samples);
+    let samples = started.run_prompts(&prompts, Stream::First);
     let why = samples.record(7).refused.unwrap_or_default();
     assert_eq!(
         why,
@@ -110,8 +109,7 @@ fn a_stream_that_the_server_forgot_is_refused_and_the_others_go_on() {
         let started = hasty(&server, Dialect::Vllm, Some(4));
         let mut prompts = vec![vec![9]];
         prompts.resize(100, vec![1]);
-        let samples = samples(&prompts, Stream::First);
-        started.run(&samples);
+        let samples = started.run_prompts(&prompts, Stream::First);
         let why = samples.record(0).refused.expect("refused");
         assert!(
             why.starts_with(&format!("no token for 1 s behind {before}")),

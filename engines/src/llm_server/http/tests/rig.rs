@@ -68,7 +68,6 @@ pub fn run_one(
     change: impl FnOnce(&mut HttpConfig),
 ) -> (SampleRecord, Option<String>) {
     let started = started(server, dialect, change);
-    let samples = samples(&[vec![1, 2, 3]], Stream::First);
-    started.run(&samples);
+    let samples = started.run_prompts(&[vec![1, 2, 3]], Stream::First);
     (samples.record(0), started.fatal())
 }

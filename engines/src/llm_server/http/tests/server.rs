@@ -322,28 +322,14 @@ pub fn events(dialect: Dialect, prompt: usize, groups: &[&[i32]], finish: &str) 
         let finish = last.then_some(finish);
         let n = so_far.len();
         let event = match dialect {
-            // A chunk of vLLM 0.24; the first one also carries the prompt's ids.
-            Dialect::Vllm => json!({
+            // A chunk of vLLM 0.24, whose first one also carries the prompt's ids; the others send
+            // some of these keys.
+            Dialect::Vllm | Dialect::VllmGenerate | Dialect::TensorRtLlm => json!({
                 "id": "cmpl-1", "object": "text_completion", "created": 1, "model": "m",
                 "choices": [{
                     "index": 0, "text": "", "logprobs": null, "finish_reason": finish,
                     "stop_reason": null, "token_ids": group,
                     "prompt_token_ids": if i == 0 { json!(vec![1; prompt]) } else { Value::Null },
-                }],
-            }),
-            Dialect::VllmGenerate => json!({
-                "request_id": "generate-tokens-1",
-                "choices": [{
-                    "index": 0, "logprobs": null, "finish_reason": finish, "token_ids": group,
-                }],
-                "usage": null,
-            }),
-            Dialect::TensorRtLlm => json!({
-                "id": "cmpl-1", "object": "text_completion", "created": 1, "model": "m",
-                "choices": [{
-                    "index": 0, "text": "", "token_ids": group, "logprobs": null,
-                    "finish_reason": finish, "stop_reason": null,
-                    "avg_decoded_tokens_per_iter": null,
                 }],
                 "usage": null,
             }),

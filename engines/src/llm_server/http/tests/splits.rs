@@ -15,7 +15,10 @@ use super::{
     server::{events, sglang},
 };
 use crate::{
-    llm_server::http::{Http, account::Account, dialect::trouble::Trouble, stream::LlmServer},
+    llm_server::{
+        account::lost,
+        http::{Http, stream::LlmServer, trouble::Trouble},
+    },
     streaming::TOKEN_BYTES,
 };
 
@@ -41,7 +44,7 @@ pub fn read_up_to(
     let body = StreamBody::new(stream::iter(frames));
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {
-        let mut account = Account::new(&server.ask.limits, 3, most);
+        let mut account = server.ask.limits.account(3, most);
         let samples = samples(&[vec![1, 2, 3]], Stream::First);
         let mut sequence = samples.sequence(0, ROOM * TOKEN_BYTES);
         let mut sink = Some(&mut sequence);
@@ -109,7 +112,7 @@ fn ids_that_llama_cpp_counts_and_does_not_send_end_no_answer() {
     let answer = |last| event(&[234], 2, false) + &event(&[7], 3, false) + &event(&[], last, true);
     let read = |last| read(&server, &[answer(last).as_bytes()]);
     assert_eq!(read(3), Ok(vec![234, 7]));
-    assert_eq!(read(4), Err(Trouble::lost(4, 3)));
+    assert_eq!(read(4), Err(lost(4, 3).into()));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use fabric::wire::Stream;
 
-use super::rig::{ROOM, Samples, eventually, processes::pids, prompts, start};
+use super::rig::{ROOM, Samples, eventually, folder_of, log, processes::pids, prompts, start};
 use crate::{Streaming, streaming::TOKEN_BYTES};
 
 #[test]
@@ -54,8 +54,8 @@ fn end_of(habit: &str) -> String {
 fn a_killed_core_ends_the_engine_and_a_stopped_one_goes_on() {
     let started = start(&["--step", "0.02"], |_| ()).expect("a core");
     // The parent, a worker and the core, in the order of their starts.
-    let pids = pids(started.folder.path());
-    let log = started.log();
+    let pids = pids(folder_of(&started));
+    let log = log(&started);
     assert_eq!(pids.len(), 3, "{log}");
     let signal_all = |signal| {
         for pid in &pids {
@@ -82,7 +82,7 @@ fn a_killed_core_ends_the_engine_and_a_stopped_one_goes_on() {
 #[test]
 fn a_stop_ends_all_processes_of_the_core() {
     let started = start(&[], |c| c.data_parallel = 2).expect("a core");
-    let pids = pids(started.folder.path());
+    let pids = pids(folder_of(&started));
     assert_eq!(pids.len(), 5);
     started.engine.stop(std::time::Duration::from_secs(5));
     eventually("all processes end", || {

@@ -1,9 +1,8 @@
 //! An engine with a scripted core, and samples for it.
 
-use std::{fs, ops::Deref, path::Path, sync::Arc};
+use std::{fs, path::Path, sync::Arc};
 
 use crate::config::VllmConfig;
-use fabric::wire::Stream;
 use qdl::model::ModelSpec;
 
 use crate::{
@@ -20,11 +19,7 @@ pub const ROOM: usize = 12;
 pub const VOCAB: usize = 100;
 pub const EOS: i32 = 2;
 
-/// An engine, its folder, and the error that ended it.
-pub struct Started {
-    started: samples::Started<Vllm>,
-    pub folder: tempfile::TempDir,
-}
+pub(crate) type Started = samples::Started<Vllm>;
 
 pub fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
@@ -60,29 +55,17 @@ pub fn start(
     let mut params = params(folder.path(), options);
     change(params.engine.vllm.as_mut().expect("vllm"));
     let vllm = Arc::new(Vllm::open(&params)?);
-    let started = samples::Started::new(vllm, ROOM * TOKEN_BYTES)?;
-    Ok(Started { started, folder })
+    let mut started = Started::new(vllm, ROOM * TOKEN_BYTES)?;
+    started.folder = Some(folder);
+    Ok(started)
 }
 
-impl Deref for Started {
-    type Target = samples::Started<Vllm>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.started
-    }
+pub fn folder_of(started: &Started) -> &Path {
+    started.folder.as_ref().expect("of the core").path()
 }
 
-impl Started {
-    pub fn log(&self) -> String {
-        fs::read_to_string(self.folder.path().join("vllm.log")).unwrap_or_default()
-    }
-
-    pub fn run(&self, prompts: &[Vec<i32>], stream: Stream) -> Arc<Samples> {
-        let samples = Samples::prompts(prompts, ROOM * TOKEN_BYTES, stream);
-        self.submit(&samples, usize::MAX);
-        eventually("all samples end", || samples.ended() == samples.len());
-        samples
-    }
+pub fn log(started: &Started) -> String {
+    fs::read_to_string(folder_of(started).join("vllm.log")).unwrap_or_default()
 }
 
 /// The answer of the scripted core: `len` tokens, the last of which may be an end of sequence.

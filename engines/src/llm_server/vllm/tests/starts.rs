@@ -5,7 +5,7 @@ use std::{fs, os::unix::process::CommandExt, process::Command};
 use crate::config::{MAX_IN_FLIGHT, VllmConfig};
 use fabric::wire::Stream;
 
-use super::rig::{EOS, Started, answer, folder, params, processes::free_port, start};
+use super::rig::{EOS, Started, answer, folder, log, params, processes::free_port, start};
 use crate::{EngineError, Streaming, llm_server::Vllm};
 
 fn error(started: Result<Started, EngineError>) -> String {
@@ -64,10 +64,10 @@ fn strangers_at_the_handshakes_port_neither_end_nor_delay_the_start() {
         let started = start(&options, |c| c.ready_s = 30);
         let started = started.unwrap_or_else(|e| panic!("{attack}: {e}"));
         let prompt = vec![7, 5];
-        let samples = started.run(std::slice::from_ref(&prompt), Stream::First);
+        let samples = started.run_prompts(std::slice::from_ref(&prompt), Stream::First);
         let answered = samples.record(0).answer();
         assert_eq!(answered, Some(answer(&prompt, 3)), "{attack}");
-        let log = started.log();
+        let log = log(&started);
         assert!(log.contains(&format!("attack {attack} done")), "{log}");
     }
 }
@@ -113,7 +113,7 @@ fn the_core_gets_its_variables_gpus_and_processors() {
         c.gpus = vec![3, 1];
         c.cpus = Some(vec![cpu]);
     });
-    let log = started.expect("a core").log();
+    let log = log(&started.expect("a core"));
     let words = format!("Loading model 3,1 a=b [{cpu}]");
     assert!(log.contains(&words), "{log}");
 }
@@ -140,7 +140,7 @@ fn a_core_that_is_started_by_hand_is_waited_for() {
     let (started, mut child) = started;
     let started = started.expect("a core");
     let prompt = vec![7, 5];
-    let samples = started.run(std::slice::from_ref(&prompt), Stream::First);
+    let samples = started.run_prompts(std::slice::from_ref(&prompt), Stream::First);
     assert_eq!(samples.record(0).answer(), Some(answer(&prompt, 3)));
     assert_eq!(answer(&prompt, 3).last(), Some(&EOS));
     drop(started);

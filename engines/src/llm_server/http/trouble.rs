@@ -1,15 +1,14 @@
 //! Errors of one answer: the message, and whether sample or engine is at fault.
 
-use crate::error::shorten;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::{Fault, streaming::TooLong};
+use crate::{Fault, error::shorten, llm_server::account::AnswerError, streaming::TooLong};
 
 /// Reason why a sequence has no answer.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub(in crate::llm_server::http) enum Trouble {
+pub(super) enum Trouble {
     #[error("the frontend of the sample is gone")]
     Unwanted,
     #[error("{0}")]
@@ -65,14 +64,16 @@ impl From<String> for Trouble {
     }
 }
 
-impl Trouble {
-    /// An answer whose tokens are not as many as the server counts.
-    pub fn lost(said: usize, came: usize) -> Self {
-        Trouble::Answer(format!(
-            "it counts {said} tokens in an answer of which {came} came: tokens are lost on the way"
-        ))
+impl From<AnswerError> for Trouble {
+    fn from(error: AnswerError) -> Self {
+        match error {
+            AnswerError::TooLong(why) => Trouble::TooLong(why),
+            AnswerError::Rule(rule) => Trouble::Answer(rule),
+        }
     }
+}
 
+impl Trouble {
     /// Whether the error shows that no server answers for now, as during its restart.
     pub fn is_absence(&self) -> bool {
         match self {
@@ -143,14 +144,14 @@ pub(super) fn parse_error(error: &Value) -> Trouble {
 }
 
 /// Parses an event with an error object, alone or as the value of `error` or `detail`.
-pub(in crate::llm_server::http) fn parse_error_event(data: &str) -> Trouble {
+pub(super) fn parse_error_event(data: &str) -> Trouble {
     let value = serde_json::from_str(data).unwrap_or_else(|_| Value::from(data));
     let error = value.get("error").or_else(|| value.get("detail"));
     parse_error(error.unwrap_or(&value))
 }
 
 /// Whether a JSON text is an error object, in one of the forms of an error event.
-pub(in crate::llm_server::http) fn is_error(text: &str) -> bool {
+pub(super) fn is_error(text: &str) -> bool {
     let value = serde_json::from_str(text).unwrap_or(Value::Null);
     let keys = ["error", "detail", "message"];
     keys.iter().any(|key| value.get(key).is_some())
@@ -169,7 +170,7 @@ pub(super) fn text(words: &Value) -> String {
 }
 
 /// The server's message in the body of an error response, which has the forms of an error event.
-pub(in crate::llm_server::http) fn words(body: &str) -> String {
+pub(super) fn words(body: &str) -> String {
     match parse_error_event(body) {
         Trouble::Said { words, .. } => words,
         other => other.to_string(),
