@@ -56,8 +56,8 @@ pub(crate) use crate::connection::tracker::Tries;
 pub use crate::connection::tracker::{Attempt, FirstToken, Sample};
 pub(crate) use api::DispatchError;
 pub use api::{
-    Completer, ConnectionCfgs, Contradiction, DispatchCfgs, DispatchEvent,
-    DispatchNic, KeptResponse, Owner, RefusedSample, Response, ResponsePart,
+    Completer, ConnectionCfgs, Contradiction, DispatchCfgs, DispatchEvent, DispatchNic,
+    KeptResponse, Owner, RefusedSample, Response, ResponsePart,
 };
 pub use warm_up::WARM_UP_ID;
 pub(crate) use warm_up::{WarmUpCfgs, WarmUpError};

@@ -4,7 +4,7 @@ use std::{
 };
 
 use ::machine::Node;
-use fabric::ofi::OfiKeys;
+use fabric::{kinds::NicFabric, ofi::OfiKeys};
 use qdl::{
     config::NicConfig,
     testkit::{assert_has, machine},

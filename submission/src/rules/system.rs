@@ -4,11 +4,7 @@ use fabric::kinds::FabricLayers;
 use serde_json::{Map, Value};
 
 use super::{files::is_empty, *};
-use crate::{
-    build,
-    describe::{self, system::DescribedSystem},
-    error,
-};
+use crate::{build, describe::system::DescribedSystem, error};
 
 pub(super) fn check(check: &mut TreeCheck<'_>, system: &Name) {
     let path = check.tree.system_json(system);

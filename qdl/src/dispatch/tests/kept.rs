@@ -113,5 +113,5 @@ fn an_answer_that_is_not_taken_frees_its_slot() {
         front.turn();
     }
     assert_eq!(front.dispatcher.outstanding(), 0);
-    assert_eq!(front.dispatcher.connection_counts()[0].in_flight, 0);
+    assert_eq!(front.dispatcher.look(0).in_flight, 0);
 }
