@@ -38,6 +38,7 @@ pub mod streaming;
 mod table;
 pub mod tensorrt;
 pub mod tokens;
+mod workers;
 
 #[cfg(test)]
 #[allow(dead_code, reason = "the tests in `tests` use more of it")]

@@ -27,8 +27,9 @@ use self::{
 };
 use super::{
     Engine, EngineError, EngineParams, Worker,
-    batch::{BatchModel, CpuWorker, Sizes},
-    cuda::{Device, Gpu, GpuWorker},
+    batch::Sizes,
+    cuda::{Device, Gpu},
+    workers::{BatchModel, CpuWorker, GpuWorker},
 };
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! The samples of a batch in order, their runs in memory, and the lengths of their responses.
 
-mod model;
 mod outputs;
 mod sizes;
 mod unpack;
@@ -8,12 +7,7 @@ mod unpack;
 use qdl::serve::Arrival;
 
 use super::EngineError;
-pub(super) use {
-    model::{BatchModel, CpuWorker},
-    outputs::Outputs,
-    sizes::Sizes,
-    unpack::Unpacker,
-};
+pub(super) use {outputs::Outputs, sizes::Sizes, unpack::Unpacker};
 
 /// Samples of one batch whose inputs are contiguous in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

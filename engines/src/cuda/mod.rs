@@ -17,8 +17,7 @@
 //! * `slots`: slots in GPU memory that a NIC writes. Kernels read a contiguous batch in these slots
 //!   without a copy.
 //! * `pieces`: the copies of a batch as plain data.
-//! * `inputs`: a worker's inputs; `stream_worker`: a worker's stream, kernels and outputs;
-//!   and the worker of every engine on a GPU.
+//! * `inputs`: a worker's inputs; `stream_worker`: a worker's stream, kernels and outputs.
 //!
 //! While a worker waits for its batch, other workers copy their batches on other streams.
 
@@ -35,6 +34,7 @@ mod stream_worker;
 pub use device::{Device, Fence};
 pub use gpu::Gpu;
 
+pub(super) use gpu::Staged;
 pub(super) use memory::DeviceMemory;
 pub(super) use stream::KernelGraph;
-pub(super) use stream_worker::{GpuWorker, StreamWorker};
+pub(super) use stream_worker::StreamWorker;

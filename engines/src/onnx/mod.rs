@@ -21,8 +21,8 @@ use qdl::model::ModelSpec;
 use self::session::Runner;
 use super::{
     Engine, EngineError, EngineParams, Worker,
-    batch::CpuWorker,
-    cuda::{Device, Gpu, GpuWorker},
+    cuda::{Device, Gpu},
+    workers::{CpuWorker, GpuWorker},
 };
 
 pub use library::find_library;

@@ -16,8 +16,8 @@ use qdl::model::{DType, ModelSpec, TensorSpec};
 
 use super::library;
 use crate::{
-    EngineError, EngineParams, batch::BatchModel, cuda::StreamWorker, one_line, onnx_data_files,
-    open_model,
+    EngineError, EngineParams, cuda::StreamWorker, one_line, onnx_data_files, open_model,
+    workers::BatchModel,
 };
 
 #[derive(Debug)]

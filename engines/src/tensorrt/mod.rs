@@ -45,8 +45,9 @@ use self::{
 use super::{
     Engine, EngineError, EngineParams, Worker,
     batch::Sizes,
-    cuda::{Device, Gpu, GpuWorker},
+    cuda::{Device, Gpu},
     open_model,
+    workers::GpuWorker,
 };
 use fabric::os::lock;
 

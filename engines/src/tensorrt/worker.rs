@@ -9,8 +9,8 @@ use super::{
 };
 use crate::{
     EngineError,
-    batch::BatchModel,
     cuda::{DeviceMemory, KernelGraph, StreamWorker},
+    workers::BatchModel,
 };
 
 /// Largest batch, besides the listed sizes, whose kernels the worker records as a graph. Kernels of

@@ -37,7 +37,8 @@ pub struct Response<'a> {
 /// A response in the slot where it landed. Drop it on any thread to free the slot.
 ///
 /// Until then the slot counts as in flight, so a caller that keeps every slot of a connection stops
-/// that connection. The memory stays mapped as long as the response lives, even after the dispatcher.
+/// that connection. The memory stays mapped as long as the response lives, after the dispatcher,
+/// too.
 pub struct KeptResponse {
     state: Arc<DispatchState>,
     id: u64,

@@ -86,7 +86,7 @@ fn a_kept_slot_has_one_owner_until_its_answer_is_dropped() {
         assert_eq!(front.dispatcher.outstanding(), 0);
         // The others outlive the dispatcher.
         drop(front);
-        [0, 2, 3, 5].map(|id| drop(all.take(id)));
+        [0, 2, 3, 5].into_iter().for_each(|id| drop(all.take(id)));
         assert!(all.0.lock().expect("alive").is_empty());
     }
 }

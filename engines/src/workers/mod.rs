@@ -1,11 +1,18 @@
-//! A model that runs the batches of one worker, and the worker that runs it on the CPU.
+//! Workers of the engines that run a batch by one call of a runtime: a [`BatchModel`] on the CPU
+//! ([`CpuWorker`]) or on a GPU ([`GpuWorker`]).
+
+mod gpu;
 
 use std::{ffi::c_void, ptr};
 
 use qdl::model::ModelSpec;
 
-use super::{Batch, Outputs, Unpacker};
-use crate::{EngineError, Worker};
+use crate::{
+    Batch, EngineError, Worker,
+    batch::{Outputs, Unpacker},
+};
+
+pub(crate) use gpu::GpuWorker;
 
 /// A loaded model, for one worker. `S` is the worker's stream: on the CPU there is none, `()`.
 pub(crate) trait BatchModel<S> {
