@@ -39,49 +39,58 @@ struct EngineEntry {
     start: fn(&EngineConfig) -> Duration,
 }
 
-/// A row of an engine that runs the batches of the batcher in this process.
-const BATCHES: EngineEntry = EngineEntry {
-    kind: EngineKind::Null,
-    name: "null",
-    source: AnswerSource::AnyBytes,
-    streams: false,
-    on_gpu: false,
-    keys: &["delay_us"],
-    check: |_, _| (),
-    open: |params| Ok(Arc::new(Digest::new(params))),
-    start: |_| Duration::ZERO,
-};
+/// The row of an engine that takes any bytes, runs the batches of the batcher in this process, and
+/// has no keys.
+const fn row(
+    kind: EngineKind,
+    name: &'static str,
+    open: fn(&EngineParams) -> Opened,
+) -> EngineEntry {
+    EngineEntry {
+        kind,
+        name,
+        source: AnswerSource::AnyBytes,
+        streams: false,
+        on_gpu: false,
+        keys: &[],
+        check: |_, _| (),
+        open,
+        start: |_| Duration::ZERO,
+    }
+}
+
+fn digest(params: &EngineParams) -> Opened {
+    Ok(Arc::new(Digest::new(params)))
+}
 
 static TABLE: [EngineEntry; 9] = [
     EngineEntry {
-        kind: EngineKind::Digest,
-        name: "digest",
-        ..BATCHES
+        keys: &["delay_us"],
+        ..row(EngineKind::Digest, "digest", digest)
     },
-    BATCHES,
     EngineEntry {
-        kind: EngineKind::Onnx,
-        name: "onnx",
+        keys: &["delay_us"],
+        ..row(EngineKind::Null, "null", digest)
+    },
+    EngineEntry {
         source: AnswerSource::File,
         keys: &["library", "intra_threads", "provider", "gpu"],
-        open: |params| Ok(Arc::new(Onnx::open(params)?)),
-        ..BATCHES
+        ..row(EngineKind::Onnx, "onnx", |params| {
+            Ok(Arc::new(Onnx::open(params)?))
+        })
     },
     EngineEntry {
-        kind: EngineKind::Aoti,
-        name: "aoti",
         source: AnswerSource::File,
         on_gpu: true,
         keys: &["library", "intra_threads", "gpu", "batch_sizes"],
         check: |engine, out| {
             engine.check_sizes("batch_sizes", &engine.batch_sizes, engine.max_batch, out);
         },
-        open: |params| Ok(Arc::new(Aoti::open(params)?)),
-        ..BATCHES
+        ..row(EngineKind::Aoti, "aoti", |params| {
+            Ok(Arc::new(Aoti::open(params)?))
+        })
     },
     EngineEntry {
-        kind: EngineKind::TensorRt,
-        name: "tensorrt",
         source: AnswerSource::File,
         on_gpu: true,
         keys: &[
@@ -97,56 +106,53 @@ static TABLE: [EngineEntry; 9] = [
             engine.check_sizes("batch_sizes", &engine.batch_sizes, engine.max_batch, out);
             engine.check_sizes("profiles", &engine.profiles, MAX_BATCH, out);
         },
-        open: |params| Ok(Arc::new(TensorRtEngine::open(params)?)),
-        ..BATCHES
+        ..row(EngineKind::TensorRt, "tensorrt", |params| {
+            Ok(Arc::new(TensorRtEngine::open(params)?))
+        })
     },
     EngineEntry {
-        kind: EngineKind::Tokens,
-        name: "tokens",
         source: AnswerSource::Settings,
         streams: true,
         keys: &["tokens"],
         check: |engine, out| engine.tokens.iter().for_each(|tokens| tokens.check(out)),
-        open: |params| Ok(Arc::new(Tokens::new(params)?)),
-        ..BATCHES
+        ..row(EngineKind::Tokens, "tokens", |params| {
+            Ok(Arc::new(Tokens::new(params)?))
+        })
     },
     EngineEntry {
-        kind: EngineKind::Http,
-        name: "http",
         source: AnswerSource::Server,
         streams: true,
         keys: &["http", "threads"],
         check: HttpConfig::check_engine,
-        open: |params| Ok(Arc::new(Http::open(params)?)),
         start: |engine| {
             let http = engine.http.as_ref();
             http.map_or(Duration::ZERO, |http| http.ready() + 2 * http.first_token())
         },
-        ..BATCHES
+        ..row(EngineKind::Http, "http", |params| {
+            Ok(Arc::new(Http::open(params)?))
+        })
     },
     EngineEntry {
-        kind: EngineKind::Vllm,
-        name: "vllm",
         source: AnswerSource::Server,
         streams: true,
         keys: &["vllm"],
         check: VllmConfig::check_engine,
-        open: |params| Ok(Arc::new(Vllm::open(params)?)),
         start: |engine| {
             let vllm = engine.vllm.as_ref();
             vllm.map_or(Duration::ZERO, |vllm| vllm.ready() + 2 * vllm.step())
         },
-        ..BATCHES
+        ..row(EngineKind::Vllm, "vllm", |params| {
+            Ok(Arc::new(Vllm::open(params)?))
+        })
     },
     EngineEntry {
-        kind: EngineKind::Llm,
-        name: "llm",
         source: AnswerSource::File,
         streams: true,
         keys: &["library", "intra_threads", "provider", "gpu", "llm"],
         check: |engine, out| engine.llm.iter().for_each(|llm| llm.check(out)),
-        open: |params| Ok(Arc::new(Llm::open(params)?)),
-        ..BATCHES
+        ..row(EngineKind::Llm, "llm", |params| {
+            Ok(Arc::new(Llm::open(params)?))
+        })
     },
 ];
 
@@ -154,7 +160,7 @@ impl EngineKind {
     fn entry(self) -> &'static EngineEntry {
         let found = TABLE.iter().find(|entry| entry.kind == self);
         // Unreachable: a test finds the row of each kind.
-        found.unwrap_or(&BATCHES)
+        found.unwrap_or(&TABLE[0])
     }
 
     /// Returns the kind's name in YAML.

@@ -40,6 +40,14 @@ static_assert(offsetof(mlperf::QuerySampleResponse, n_tokens) == 24, "QuerySampl
 static_assert(sizeof(mlperf::ResponseId) == 8 && sizeof(mlperf::QuerySampleIndex) == 8, "64-bit only");
 static_assert(sizeof(bool) == 1, "bool is one byte on the other side");
 
+// The other side's numbers of scenarios and modes.
+constexpr bool Is(mlperf::TestScenario scenario, int number) { return static_cast<int>(scenario) == number; }
+static_assert(Is(mlperf::TestScenario::SingleStream, 0) && Is(mlperf::TestScenario::MultiStream, 1), "scenarios");
+static_assert(Is(mlperf::TestScenario::Server, 2) && Is(mlperf::TestScenario::Offline, 3), "scenarios");
+constexpr bool Is(mlperf::TestMode mode, int number) { return static_cast<int>(mode) == number; }
+static_assert(Is(mlperf::TestMode::SubmissionRun, 0) && Is(mlperf::TestMode::AccuracyOnly, 1), "modes");
+static_assert(Is(mlperf::TestMode::PerformanceOnly, 2) && Is(mlperf::TestMode::FindPeakPerformance, 3), "modes");
+
 namespace loadgen_bridge {
 namespace {
 

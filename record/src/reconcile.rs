@@ -47,7 +47,7 @@ fn mismatches(run: &RunRecord) -> Vec<String> {
         all.same(("samples of all phases", samples), answered);
     }
     compare_tokens(run, &mut all);
-    // Connections that failed in their warm-up carried no sample of LoadGen's.
+    // A run that ended in its warm-up has connections, and none of LoadGen's samples to compare.
     if !run.system.connections.is_empty() && l.issued > 0 {
         compare_connections(run, &mut all);
     }

@@ -96,9 +96,9 @@ pub struct Goodput {
     pub tokens: Option<u64>,
     /// Share of the phase's samples.
     pub share: f64,
-    /// The share of LoadGen's samples per second.
+    /// LoadGen's samples per second, times `share`.
     pub per_s: f64,
-    /// The share of the run's tokens per second, if answers are tokens.
+    /// The run's tokens per second, times the share of its tokens; if answers are tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens_per_s: Option<f64>,
 }

@@ -6,7 +6,7 @@ use garde::Validate;
 use qdl::config::{self, AcceleratorConfig, ConfigError, Findings, SectionKeys};
 use serde::{Deserialize, Serialize};
 
-use super::EngineConfig;
+use super::{EngineConfig, EngineKind};
 
 /// The keys of an accelerator's file that belong to its engine.
 #[derive(Default, Serialize, Deserialize, Validate)]
@@ -27,7 +27,13 @@ impl SectionKeys<AcceleratorConfig> for NodeEngine {
     }
 
     fn files(&self) -> Vec<(&'static str, Option<&Path>)> {
-        vec![("engine.library", self.engine.library.as_deref())]
+        // PyTorch's and TensorRT's libraries are several files of a folder.
+        let is_folder = |path: &&Path| {
+            let has_several = [EngineKind::Aoti, EngineKind::TensorRt].contains(&self.engine.kind);
+            has_several && path.is_dir()
+        };
+        let file = self.engine.library.as_deref();
+        vec![("engine.library", file.filter(|path| !is_folder(path)))]
     }
 }
 

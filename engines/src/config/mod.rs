@@ -175,8 +175,8 @@ pub struct EngineConfig {
     /// Threads of ONNX Runtime within one batch, per worker; default 1. `llm`: within a step.
     #[garde(custom(within(1..=MAX_THREADS)))]
     pub intra_threads: usize = 1,
-    /// The ONNX Runtime library (`onnx`), or the folder of PyTorch's (`aoti`) or TensorRT's
-    /// (`tensorrt`) libraries; default: a search in the usual places.
+    /// The ONNX Runtime library (`onnx`); the folder of PyTorch's (`aoti`) or TensorRT's
+    /// (`tensorrt`) libraries, or a file in it. Default: a search in the usual places.
     pub library: Option<PathBuf>,
     /// Simulated compute time in microseconds per batch; default 0. `null` and `digest` only.
     #[garde(custom(within(0..=MAX_DELAY_US)))]

@@ -26,7 +26,7 @@ pub(crate) struct EngineThread {
 }
 
 impl EngineThread {
-    /// Starts the thread. It counts as closed when it ends, also after a panic.
+    /// Starts the thread. When the thread ends, also by a panic, [`Self::is_closed`] is true.
     pub fn start(
         self: &Arc<Self>,
         engine: &'static str,

@@ -10,7 +10,8 @@ use crate::{
     nic::{CELL_BYTES, Descriptor, IN_CELL},
 };
 
-/// Work requests beyond the writes: the goodbye, and the empty write that retires idle requests.
+/// Work requests beside those of writes: the goodbye, and an empty signaled write, by which earlier
+/// unsignaled requests retire.
 pub(super) const SPARE: u32 = 2;
 
 /// Addresses and keys of the peer's slots and cells.

@@ -88,7 +88,7 @@ impl Nic for TcpNic {
 impl TcpKeys {
     /// The local or listening address. The port is 0 on a frontend.
     fn at(&self) -> SocketAddr {
-        // The check requires one of the two keys.
+        // The keys' check has refused an entry without `address` or `listen`.
         let ip = self.address.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
         self.listen.unwrap_or(SocketAddr::new(ip, 0))
     }

@@ -70,7 +70,8 @@ fn count(header: &[u8; HEADER], format: Option<ForeignFormat>) -> Result<u64, St
 /// For each row: byte offset in the file, and length in bytes.
 type RowTable = (Box<[u64]>, Box<[u32]>);
 
-/// Computes the rows of `ids` ids in total; the first id is at offset `ids_at`.
+/// Makes the table of rows from the file's offsets. The file has `ids` ids, the first at byte
+/// `ids_at`.
 fn rows(offsets: &[[u8; OFFSET as usize]], ids_at: u64, ids: u64) -> Result<RowTable, String> {
     let mut ends = offsets.iter().map(|b| u64::from_le_bytes(*b));
     let mut from = ends.next().unwrap_or_default();

@@ -257,7 +257,7 @@ impl Watch {
             self.gather.latencies([first, now], &self.completers.live);
         }
         if view.due() {
-            // Without outstanding samples the meter has not read the threads recently.
+            // The meter reads the threads only while samples are outstanding.
             let issue = self.sut.issue_threads();
             self.gather.threads(now, &named_threads(&issue));
             let so_far = self.moment(now, counts);

@@ -242,7 +242,7 @@ pub struct RefusedSample {
     pub tries: Tries,
     /// The accelerator's reason, without control characters.
     pub reason: String,
-    /// The control plane carries the full reason.
+    /// `reason` was cut to fit its slot; the session brings all of it.
     pub is_cut: bool,
     /// The accelerator takes no sample now, and the sample is not at fault.
     pub is_away: bool,

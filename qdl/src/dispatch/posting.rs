@@ -9,7 +9,7 @@
 //! A burst has 1 to [`BURST`] samples, and at most [`BURST_BYTES`] unless it is one sample. It goes
 //! to the connection of the issuing thread's last burst if that burst is younger than
 //! `affinity_ns`, both fit one burst together, and the connection has room. Otherwise the arbiter
-//! chooses. The accelerator's connection with the last burst has an advantage of one burst in
+//! chooses. Of an accelerator's connections, the one with the last burst counts one burst less in
 //! flight, because its NIC threads are awake. The rule stands in `docs/architecture.md`, *Which
 //! thread posts*; its measurements in `bench/README.md`.
 

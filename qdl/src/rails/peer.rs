@@ -19,7 +19,7 @@ pub(crate) type Meters = Arc<[CachePadded<Meter>]>;
 pub struct PeerCfgs {
     /// The policy.
     pub policy: Policy,
-    /// Settings of health.
+    /// Thresholds and times of the rails' scores (`health` in YAML).
     pub health: HealthConfig,
     /// Number of rails, 1 to [`MAX_RAILS`].
     pub rails: usize,

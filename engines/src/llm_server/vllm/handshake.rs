@@ -34,7 +34,7 @@ pub(super) struct Listeners {
 }
 
 impl Listeners {
-    /// Binds all sockets: the handshake to `listen`, or to a free port of 127.0.0.1.
+    /// Binds all sockets; that of the handshake to `listen`, or to a free port of 127.0.0.1.
     /// Error text: the socket, and why it cannot be bound.
     pub fn bind(listen: Option<SocketAddr>) -> Result<Self, String> {
         let address = listen.unwrap_or_else(|| (Ipv4Addr::LOCALHOST, 0).into());

@@ -126,7 +126,8 @@ pub fn start(
     backend.map_err(|e| anyhow!("--local, outputs: {e}"))
 }
 
-/// Returns the bytes of an output, if the engine runs the configured model.
+/// Returns the size of the largest output, in bytes. Error: the engine does not run the configured
+/// model.
 fn check_model(config: &FrontendFile, cfg: &EngineConfig, engine: &dyn Engine) -> Result<usize> {
     let engine_bytes = engine.model().max_output_bytes().unwrap_or(0);
     if !cfg.kind.takes_any_bytes() {

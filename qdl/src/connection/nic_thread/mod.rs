@@ -218,7 +218,8 @@ pub(crate) fn start(threads: Vec<NicThread>) -> io::Result<Vec<JoinHandle<()>>> 
     Ok(started)
 }
 
-/// Time limit for NIC threads and their companions to end after the stop.
+/// Time limit for NIC threads, and for the accelerator's threads that touch the memory of new
+/// connections, to end after the stop.
 pub(crate) const ENDING: Duration = Duration::from_secs(10);
 
 /// Waits up to `patience` for all threads to end. Detaches a thread that does not end, with a

@@ -211,7 +211,7 @@ impl Accelerator {
         Err(self.link.handshake.field(kind, "id", problem))
     }
 
-    /// Starts waiting requests until the owner works on an open.
+    /// Handles waiting requests in order, up to an `open`, on which the owner then works.
     fn start_waiting(&mut self) {
         while self.working.is_none() {
             // Check in turn, since earlier requests may change the result.

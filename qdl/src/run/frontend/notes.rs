@@ -3,7 +3,8 @@
 
 use record::{LOOPBACK_NOTE, LinkFact, LinkLayer, NodeFacts};
 
-/// Reasons against the links of a run, one line each; empty where there are none. `own` are this
+/// Why the Network division would not accept the links of a run, one line each; empty where it
+/// would. `own` are this
 /// node's facts, `peers` the accelerators' names and facts.
 pub(crate) fn links(own: &NodeFacts, peers: &[(String, NodeFacts)]) -> Vec<String> {
     let loopback = |l: &LinkFact| l.layer == LinkLayer::Loopback;
@@ -24,7 +25,7 @@ pub(crate) fn links(own: &NodeFacts, peers: &[(String, NodeFacts)]) -> Vec<Strin
     notes
 }
 
-/// Reasons against the machines of a run, one line each.
+/// Why the Network division would not accept the machines of a run, one line each.
 pub(crate) fn machines(own: &NodeFacts, peers: &[(String, NodeFacts)]) -> Vec<String> {
     let mut notes = Vec::new();
     let of = |wanted: Option<bool>| {

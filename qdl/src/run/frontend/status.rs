@@ -25,7 +25,7 @@ use crate::{
     wire::Standing,
 };
 
-/// Time limit for all accelerators to send their sides of the run.
+/// Time limit for all accelerators to send their parts of `timeline.json`.
 const SIDES: Duration = Duration::from_secs(2);
 const MOST_THREADS: usize = 32;
 
