@@ -131,8 +131,10 @@ pub trait Engine: Send + Sync {
 pub trait Inline {
     /// Writes the answers to a burst, and adds each answer's length in bytes to `lens`.
     ///
+    /// Lengths of samples are not checked before.
+    ///
     /// # Errors
-    /// A slot has no room for its answer.
+    /// A slot has no room for its answer: the node ends.
     fn answer(&self, burst: &mut [Arrival], lens: &mut Vec<u32>) -> Result<(), EngineError>;
 }
 

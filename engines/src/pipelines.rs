@@ -150,7 +150,7 @@ impl Pipelines {
         }
     }
 
-    /// Whether the engines take samples: the first that does not speaks for the node.
+    /// Whether the node takes samples: the standing of the first engine that takes none.
     pub fn standing(&self) -> Standing {
         let each = self.all().map(|p| p.engine().streaming());
         let mut each = each.flatten().map(Streaming::standing);

@@ -71,7 +71,7 @@
 //! **Threads.** The two halves are independent, and each has one owner at a time: the holder of the
 //! connection's token owns [`Tx`], the NIC thread owns [`Rx`].
 //!
-//! The suite in `tests/conformance` tests this contract over each fabric.
+//! The suite in `tests/it/conformance` tests this contract over each fabric.
 //!
 //! # Example
 //!

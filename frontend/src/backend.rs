@@ -97,7 +97,7 @@ pub trait Backend: Send + Sync {
     fn completed(&self) -> u64;
 
     /// Returns a count that grows while the engines work on answers, finished or not. It includes
-    /// tokens that have not left their accelerator: a long answer is a sign of life all the time.
+    /// tokens that are still at the accelerator, so a long answer counts as progress.
     fn steps(&self) -> u64 {
         0
     }

@@ -1,5 +1,6 @@
-//! `--compliance TEST06`: finds the official `audit.config` of a compliance test in the user's
-//! checkout of mlcommons/inference. Fetches nothing, and reads the file in place.
+//! What a submission needs of a frontend. `--compliance TEST06` finds the official `audit.config`
+//! of a compliance test in the user's checkout of mlcommons/inference, fetches nothing, and reads
+//! the file in place.
 
 pub mod describe;
 pub mod guard;

@@ -6,6 +6,8 @@ use crate::{Node, Role};
 
 /// Describes this machine for a submission, as JSON.
 #[derive(Clone, Debug, clap::Parser)]
+// The frontend's command has these arguments and more, in a type of the same name.
+#[group(skip)]
 pub struct DescribeArgs {
     /// This node's name in its configuration [default: the host name]
     #[arg(long, value_name = "NODE")]

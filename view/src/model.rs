@@ -47,7 +47,7 @@ pub enum Cell {
     Figure(String),
     /// A name after a patch of its colour, a variable of the style sheet.
     Key(&'static str, String),
-    /// A bar, on pages alone.
+    /// A bar. A terminal leaves it out.
     Bar(Vec<BarPart>),
 }
 

@@ -154,8 +154,7 @@ impl Batch {
         Ok(())
     }
 
-    /// As [`Batch::write`], with each integer of 32 bits as one of 64, the output type of ONNX's
-    /// argmax.
+    /// Like [`Batch::write`], but widens integers of 32 bits to 64: ONNX's argmax makes i64.
     pub(super) fn write_widened(
         &mut self,
         index: usize,

@@ -67,7 +67,7 @@ pub(super) struct AnswerEvent {
 pub(super) enum AnswerError {
     #[error("it answered with {} tokens where {} were asked for", .0.wanted, .0.room)]
     TooLong(#[from] TooLong),
-    /// The server breaks a rule, so that no answer of it counts. The text says which.
+    /// The server violated its protocol, so none of its answers counts. The text says how.
     #[error("{0}")]
     Rule(String),
 }

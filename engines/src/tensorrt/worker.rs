@@ -45,7 +45,7 @@ impl PlanRunner {
         let mut contexts = Vec::new();
         for profile in 0..e.profiles.len() {
             let refused = |why: TrtError| e.refusal("making a context", &why);
-            // SAFETY: the stream is of this GPU, to which its worker has bound the thread.
+            // SAFETY: the worker has bound this thread to the GPU, on which it made the stream.
             let made = unsafe { Context::new(&plan, profile, stream.handle()) };
             let mut context = made.map_err(refused)?;
             let inputs = e.inputs.iter().enumerate();

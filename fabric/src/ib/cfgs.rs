@@ -13,7 +13,7 @@ const RECEIVE_BATCH: u32 = 64;
 
 /// Receives for control messages: echoes, echo replies, the goodbye.
 const CONTROL_RECEIVES: u32 = 16;
-/// Receives of a connection beyond one for each slot: control messages, and one to spare.
+/// Receives posted in addition to one for each slot: those of control messages, and a spare one.
 pub(super) const OWN_RECEIVES: u32 = CONTROL_RECEIVES + 1;
 
 /// RNR (receiver not ready) retry count for "without end". The sender's NIC holds parts back until

@@ -169,7 +169,8 @@ impl IbRx {
             return Ok(Armed::Ready);
         }
         if self.take_events()? {
-            // The send queue may have room: the sender must look, then arm again.
+            // A write has completed: the caller flushes, since the send queue may have room, and
+            // arms again.
             return Ok(Armed::Ready);
         }
         if !self.armed {

@@ -12,8 +12,7 @@ const SURE_US: f64 = 1e6;
 /// Minimum ratio of completed to scheduled rate of a system that keeps up.
 pub const KEEPS_UP: f64 = 0.95;
 
-/// LoadGen's text for an early end, the responsible setting, and the key of LoadGen's log with the
-/// setting's value.
+/// LoadGen's text for an early end, and the responsible setting.
 const ENDS: [(&str, &str); 3] = [
     ("Too many outstanding queries", "server_max_async_queries"),
     ("Max query count reached", "max_query_count"),

@@ -9,7 +9,7 @@ const PER_SERVER_QUERY: u64 = 380;
 /// Bytes that LoadGen keeps per sample in the other scenarios, measured.
 const PER_SAMPLE: u64 = 125;
 
-/// Largest accepted ratio of the estimate to the available memory.
+/// Largest accepted ratio of LoadGen's part to the available memory.
 const BEYOND: u64 = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -175,8 +175,8 @@ pub struct ConnectionRequest {
     pub connection: u16,
     /// Index of the accelerator's NIC, modulo the accelerator's number of NICs.
     pub nic: u16,
-    /// Index of the accelerator's GPU, counted from the NIC's own GPU (0), modulo its number of
-    /// GPUs.
+    /// How many GPUs behind the NIC's own, which is 0; counting wraps round at the accelerator's
+    /// number of GPUs.
     pub gpu_turn: u16,
     /// Epoch, from 1; higher each time the connection is opened.
     pub epoch: u32,

@@ -22,8 +22,9 @@ pub(super) struct ResponseProgress {
     pub first_residence_us: u32,
     /// Payload bytes of the first part.
     pub first_bytes: u32,
-    /// `first_ns`: clock at the first part. `after_ns`: nanoseconds since the post, summed by part.
+    /// Clock when the first part was read.
     pub first_ns: u64,
+    /// Sum over the parts of the nanoseconds from post to part.
     pub after_ns: u64,
 }
 

@@ -62,8 +62,8 @@ pub trait Origin: Send + Sync {
         self.refuse(ticket, why);
     }
 
-    /// Whether samples given back can run elsewhere. An engine that cannot run samples for now
-    /// keeps those of other origins until it can.
+    /// Whether a sample given back can run on another accelerator. If not, an engine that cannot
+    /// run samples for now keeps it until it can.
     fn has_elsewhere(&self) -> bool {
         false
     }

@@ -36,7 +36,8 @@ const ROOM: f64 = 0.8;
 const SHORTEST_S: f64 = 0.3;
 /// Sleeps per sample from which wake-ups cost much of a sample's time.
 const OFTEN: f64 = 0.5;
-/// Least share of a run with a bound that counts as a standstill: half of what p99 allows.
+/// Shortest standstill that counts, as a share of a run with a latency bound: half of the 1 % that
+/// p99 may miss.
 const STOOD: f64 = 0.005;
 /// Shortest silence that counts, in milliseconds.
 const SILENCE_MS: u64 = 400;

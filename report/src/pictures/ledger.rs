@@ -111,7 +111,7 @@ pub fn picture(run: &RunFolder) -> Part {
     figure("ledger", "Every sample, counted at each step", parts, note)
 }
 
-/// The counts that were compared.
+/// Says which counts agree, as `issued = completed = recorded`.
 pub fn agreed(run: &RunRecord) -> String {
     let system = &run.system;
     let others = match (

@@ -30,8 +30,9 @@ pub(crate) fn runs_of(tree: &Tree, system: &Name) -> Vec<(PathBuf, Manifest)> {
         .collect()
 }
 
-/// A system's machines, as its first run used them. Nodes of one machine are one; a session's role
-/// goes before a description's. `None` if no description is LoadGen's node's.
+/// A system's machines, as its first run used them. Nodes of one machine are one entry. Where a
+/// run's record and a description differ about a role, the record counts. `None` without a
+/// description of LoadGen's node.
 pub(crate) fn described(tree: &Tree, system: &Name) -> Option<DescribedSystem> {
     let runs = runs_of(tree, system).into_iter();
     let (folder, manifest) = { runs }.next().unwrap_or_default();

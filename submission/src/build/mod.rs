@@ -175,7 +175,7 @@ fn put(
         error::copy(from, to)?;
     }
     for (node, given) in material.configurations {
-        // The copy in the run's folder goes before the file that the user names.
+        // The copy in the run's folder takes precedence over the file that the user names.
         if let Some(node) = run.nodes.iter().find(|n| ***n == **node) {
             let to = kept.join(manifest::accelerator_yaml(node));
             if !to.is_file() && given.is_file() {

@@ -444,7 +444,7 @@ enum Progress {
 }
 
 /// Checks an output and counts its tokens.
-/// Error text: the core violates the protocol; the engine must stop.
+/// Error text: how the core breaks the protocol. The engine must then stop.
 fn check(account: &mut Account, limits: &Limits, output: Output<'_>) -> Result<Progress, String> {
     let finish = match output.finish {
         None => None,

@@ -57,7 +57,7 @@ impl Thread {
     }
 
     /// Claims the right to wake the thread; false if the thread is awake or claimed. The caller
-    /// issues a `SeqCst` fence first, which pairs with the fence in `run`: either the thread sees
+    /// issues a `SeqCst` fence first, which pairs with that of `Turning::announce`: either the thread sees
     /// what the caller published, or the caller sees the thread asleep.
     pub(super) fn claim(&self) -> bool {
         let state = &self.state;
@@ -87,7 +87,7 @@ impl NicThreadHandle {
     /// second thread is about to wake the NIC thread, since the second thread may be preempted
     /// first. If the NIC thread is awake, it sees what the caller published before.
     pub(crate) fn is_asleep(&self) -> bool {
-        // Pairs with the fence in `run`, as the fence in `wake` does.
+        // Pairs with the fence of `Turning::announce`, as the fence in `wake` does.
         fence(Ordering::SeqCst);
         self.0.state.load(Ordering::SeqCst) != AWAKE
     }

@@ -78,8 +78,8 @@ impl NodeReadings {
         }
     }
 
-    /// The text from byte `at` on: its total length, and a piece that fits one frame. With `at` 0
-    /// the text is assembled anew.
+    /// Length of the whole text, and the piece from byte `at` on that fits one frame. `at` 0 makes
+    /// the text anew.
     pub(crate) fn part(&self, node: &str, at: u64, threads: ReadThreads) -> (u64, String) {
         let mut text = lock(&self.text);
         if at == 0 {

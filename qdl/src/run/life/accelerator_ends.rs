@@ -134,7 +134,7 @@ impl<S: Clone> AcceleratorEnds<S> {
         self.secrets.remove(&(number, epoch));
         let over = self.over;
         let c = self.connection(number);
-        // The request was refused, or it still waits for its turn.
+        // This end never opened that epoch: the request was refused, or still waits.
         let absent =
             epoch > c.life.epoch() || (epoch == c.life.epoch() && c.life.is_free() && epoch > 0);
         if absent {
