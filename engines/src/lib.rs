@@ -5,8 +5,8 @@
 //! ```
 //!
 //! * [`Engine`] is one trait for all engines. Some run batches (`null`, `digest`, `onnx`, ...);
-//!   others batch by themselves and answer token by token (`tokens`, ...). Each has a row in `table`.
-//!   `null` and `digest` answer small samples on the NIC thread ([`Inline`]).
+//!   others batch by themselves and answer token by token (`tokens`, ...). Each has a row in
+//!   `table`. `null` and `digest` answer small samples on the NIC thread ([`Inline`]).
 //! * `batcher` decides which samples run together and when: a plain data structure without a clock.
 //! * [`pipeline`] connects engine and batcher: the queue, the worker threads, the counters.
 //! * [`pipelines`] has one pipeline for each GPU.

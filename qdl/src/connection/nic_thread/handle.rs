@@ -57,8 +57,8 @@ impl Thread {
     }
 
     /// Claims the right to wake the thread; false if the thread is awake or claimed. The caller
-    /// issues a `SeqCst` fence first, which pairs with that of `Turning::announce`: either the thread sees
-    /// what the caller published, or the caller sees the thread asleep.
+    /// issues a `SeqCst` fence first, which pairs with that of `Turning::announce`: either the
+    /// thread sees what the caller published, or the caller sees the thread asleep.
     pub(super) fn claim(&self) -> bool {
         let state = &self.state;
         state.load(Ordering::SeqCst) == ASLEEP
