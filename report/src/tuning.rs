@@ -31,7 +31,7 @@ fn chart(title: String, unit: Unit, mut trials: Vec<Point>, bound: Option<f64>) 
     Part::Chart(chart)
 }
 
-/// The trials of the search: their rates in order, and what binds at each rate.
+/// Two charts of the search's trials: the rate of each, and what binds at that rate.
 fn charts(session: &Session) -> Part {
     let measured = |t: &&FinishedTrial| !t.setting.full && t.record.needs.is_none();
     let trials = || session.finished.iter().filter(measured);

@@ -23,7 +23,8 @@ pub fn scripts(scripts: &[ScriptResult]) -> String {
 /// The title above findings that concern several results.
 const SEVERAL: &str = "several results";
 
-/// The line where no rule finds anything. `expected`: failures of scripts are a rehearsal's.
+/// The line to print if no rule found anything. `expected`: this is a rehearsal, whose scripts may
+/// fail.
 pub fn no_finding(scripts: &[ScriptResult], expected: bool) -> &'static str {
     match scripts.iter().any(|ran| !ran.good) {
         true if expected => "nothing else is missing: a rehearsal cannot have the rest",

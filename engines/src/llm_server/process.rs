@@ -93,7 +93,8 @@ impl ServerProcess {
         Ok(())
     }
 
-    /// The exit status of the program; `None` if the user starts the server.
+    /// A handle that has the program's exit status once it has ended; `None` if the user starts
+    /// the server.
     pub(super) fn exit(&self) -> Option<ExitStatus> {
         lock(&self.program).as_ref().map(|p| p.exit.clone())
     }

@@ -45,7 +45,7 @@ impl EngineThread {
         Ok(())
     }
 
-    /// Lets the thread end: it sees [`Self::is_closed`].
+    /// Asks the thread to end, and wakes it so that it checks [`Self::is_closed`].
     pub fn close(&self) {
         self.closed.store(true, SeqCst);
         self.events.notify_all();

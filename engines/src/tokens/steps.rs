@@ -87,7 +87,7 @@ impl Steps {
     /// The body of the engine's thread, until `close`.
     pub fn run(&self, source: &dyn SequenceSource) {
         let mut batch: Vec<Active> = Vec::with_capacity(self.most);
-        // End of the previous step; `None` if the batch was empty since then.
+        // Planned end of the previous step; `None` if the batch has been empty since.
         let mut last_end = None;
         while !self.thread.is_closed() {
             let seen = self.thread.events.epoch();

@@ -68,8 +68,9 @@ impl<M: BatchModel<()>> CpuWorker<M> {
         })
     }
 
-    /// Runs `at` samples and passes the responses of the first `samples` to `each`. `in_place` is
-    /// the address of the samples; `None` if they are in the unpacker's buffers.
+    /// Runs a batch padded to `at` samples, and passes the responses of the first `samples`, the
+    /// real ones, to `each`. `in_place` is the address of the samples; `None` if they are in the
+    /// unpacker's buffers.
     ///
     /// # Safety
     /// `in_place`, if given, is readable for `at` samples of the model's only input.

@@ -177,9 +177,8 @@ impl OfiDevice {
         Ok(())
     }
 
-    /// Whether the provider reconnects a lost socket silently. Providers over queue pairs report
-    /// lost writes as errors. Over queue pairs a write may also find no room while nothing is in
-    /// flight, if the peer does not poll.
+    /// Whether the provider reconnects a lost socket without an error. Then "no room, and nothing
+    /// in flight" proves a loss. Over queue pairs it does not: the peer may not be polling.
     pub(super) fn remakes(&self) -> bool {
         let provider = self.info.provider();
         ["tcp", "net"].iter().any(|n| provider.starts_with(n))

@@ -27,7 +27,8 @@ impl EventFd {
     /// Makes the descriptor readable. Never blocks.
     pub(crate) fn signal(&self) {
         let one = 1u64.to_ne_bytes();
-        // SAFETY: the call reads 8 bytes of a live array; a full counter (EAGAIN) is readable.
+        // SAFETY: the call reads 8 bytes of a live array. The result does not matter: a counter
+        // that is full (EAGAIN) is readable already.
         unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), 8) };
     }
 

@@ -56,7 +56,7 @@ pub fn check(model: &ModelSpec, engines: &[(String, EngineInfo)]) -> Result<()> 
         bail!(
             "LoadGen is to measure tokens (use_token_latencies), and engine `{}` of {node} does \
              not count those of model `{name}`: let {node} run an engine that answers with token \
-             ids (`kind: tokens`, `http` or `llm`), or set use_token_latencies to 0",
+             ids (`kind: tokens`, `http`, `vllm` or `llm`), or set use_token_latencies to 0",
             engine.name
         );
     }

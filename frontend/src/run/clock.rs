@@ -1,5 +1,5 @@
-//! The wall clock, with which LoadGen measures, against the monotonic clock; and standstills of
-//! this process: gaps between the run's looks. Callers pass the readings.
+//! Compares the wall clock, with which LoadGen measures, to the monotonic clock. Finds standstills
+//! of this process, too: readings that lie too far apart. Callers pass the readings.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -37,7 +37,7 @@ pub struct ClockLog {
 }
 
 impl ClockLog {
-    /// Adds a look at the run, with the result of [`clocks`]. `runs` is true while LoadGen issues
+    /// Adds a reading of both clocks, the result of [`clocks`]. `runs` is true while LoadGen issues
     /// samples or waits for them.
     pub fn look(&mut self, now @ (now_ns, wall_ns): (u64, i64), runs: bool) {
         let last = self.changes.last();

@@ -24,12 +24,13 @@ const NO_SETTINGS: [&str; 9] = [
     "dataset.kind",
 ];
 /// Keys without effect with `--local`.
-const OF_NETWORK: [&str; 8] = [
+const OF_NETWORK: [&str; 9] = [
     "arbiter",
     "auth",
     "deadlines.",
     "health.",
-    "nic",
+    "nic_threads",
+    "nics",
     "one_by_one",
     "qsl",
     "warm_up.",
@@ -50,7 +51,12 @@ pub fn records(
 ) -> Vec<SettingRecord> {
     let now = values(config, loaded);
     let before = values(file, loaded);
-    let is_of = |key: &str, keys: &[&str]| keys.iter().any(|of| key.starts_with(of));
+    // A whole key, or the mapping or list that it is in.
+    let is_in = |key: &str, of: &str| match key.strip_prefix(of) {
+        Some(rest) => of.ends_with('.') || rest.is_empty() || rest.starts_with(['.', '[']),
+        None => false,
+    };
+    let is_of = |key: &str, keys: &[&str]| keys.iter().any(|of| is_in(key, of));
     let record = |(key, value): (String, String)| {
         if is_of(&key, &NO_SETTINGS) || Written::names_nic(&key) {
             return None;

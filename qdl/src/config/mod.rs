@@ -5,8 +5,9 @@
 //! |         |                                             --check--> how keys go together
 //! |         wrong YAML, unknown key, wrong type               |
 //! Document: which keys are written, and where                 |
-//! \_________|________________________________________________| v ConfigError: file, line, column,
-//! the line with a caret, what would be right
+//! \_________|_________________________________________________|
+//!           v
+//! ConfigError: file, line, column, the line with a caret, what would be right
 //! ```
 //!
 //! One struct represents each mapping of the file and names the defaults.

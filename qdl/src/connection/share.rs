@@ -62,7 +62,7 @@ pub(crate) struct LiveConnection<C, S> {
 
 pub(crate) type LiveConnectionOf<E> = LiveConnection<<E as End>::Connection, <E as End>::State>;
 
-/// One end's part in the turns of a [`Share`].
+/// What frontend and accelerator do differently in a turn of a [`Share`].
 pub(crate) trait End: Sized + 'static {
     /// A connection, as commands name it.
     type Connection: Send;

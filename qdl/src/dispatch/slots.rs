@@ -43,7 +43,7 @@ fn in_use(granted: usize, stride: usize, works_on: u64, sharing: usize) -> usize
         .min(granted)
 }
 
-/// Values of [`SlotLimits::standing`], as [`Standing`].
+/// [`Standing`] as numbers, for the atomics of [`SlotLimits::standing`].
 const TAKES: u8 = 0;
 const BUSY: u8 = 1;
 const AWAY: u8 = 2;

@@ -124,7 +124,7 @@ impl RailArbiter {
         })
     }
 
-    /// Chooses the connection for a sample of `len` bytes and counts these as assigned. A call of
+    /// Chooses the connection for a sample, and adds its `len` bytes to the rail's. A call of
     /// [`Self::complete`] or [`Self::take_back`] must follow. `None` if all are full or down.
     pub fn pick(&self, now: u64, len: u32, load: impl Fn(usize) -> Load) -> Option<usize> {
         let n = self.targets.len();

@@ -113,7 +113,7 @@ pub(crate) struct PeerRails {
     rails: Box<[Rail]>,
     scored: ScoredRails,
     meters: Meters,
-    /// All rails; its turn chooses the rail at this end.
+    /// All rails. Its turn says by which NIC of this end a sample leaves.
     all: RailGroup,
     targets: Box<[RailGroup]>,
     far: Score,

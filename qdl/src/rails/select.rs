@@ -6,8 +6,8 @@
 //! node, whose interior has the score `H(far)`. `H(x)` is the score of a rail x:
 //!
 //! ```text
-//! own       in on t, the target's own rail           H(t) across    over any rail x, and across
-//! the node     H(x) * H(far)
+//! own       over t, the target's own rail               H(t)
+//! across    over any rail x, and across the node        H(x) * H(far)
 //! ```
 //!
 //! The *own path* of a sample is the better of two paths: over the target's own rail in turn, and

@@ -131,7 +131,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Position of the device behind a link in a class folder.
+    /// PCI place of the device that `link`, an entry of a folder of `/sys/class`, points to.
     fn place(&self, link: &Path) -> PciPlace {
         let real = fs::canonicalize(link).unwrap_or_default();
         let mut place = PciPlace::of(&real);

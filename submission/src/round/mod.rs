@@ -206,7 +206,8 @@ pub struct Model {
     pub(crate) temperature: Option<f64>,
     #[serde(default)]
     pub(crate) speculative: Vec<String>,
-    /// Whether samples go in the order of time; an answer's first number, f32, is the timestamp.
+    /// Whether samples must be answered in the order of their timestamps; an answer's first f32 is
+    /// its timestamp.
     #[serde(default)]
     pub(crate) in_order: bool,
     pub(crate) notes: Option<String>,

@@ -243,7 +243,7 @@ impl<'a> RunCheck<'a> {
         let model = self.model;
         let whole = |key: &str| detail.whole(&format!("effective_{key}"));
         let query = match self.division {
-            // In the Closed division the checker takes LoadGen's own samples per query.
+            // The checker judges Closed by LoadGen's own samples per query alone.
             Division::Closed => whole("samples_per_query"),
             _ => whole("min_sample_count").max(whole("samples_per_query")),
         };

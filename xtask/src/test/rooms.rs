@@ -19,6 +19,8 @@ report submission: loadgen-bridge
 report: engines program
 engines: tune loadgen-bridge report submission
 frontend-config: tune loadgen-bridge report submission program
+loadgen-bridge disk launch: fabric qdl view machine program accelerator frontend
+disk launch: record report submission engines tune loadgen-bridge
 view: qdl
 view machine program accelerator: report submission tune loadgen-bridge frontend
 view machine program: engines accelerator

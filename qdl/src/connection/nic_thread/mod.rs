@@ -94,7 +94,7 @@ pub enum Turn {
     Stop,
 }
 
-/// Arms all connections, since an unarmed connection wakes no thread. `Ready` if any is ready.
+/// Arms every connection, also after one is `Ready`: one that is not armed wakes no thread.
 pub(crate) fn arm_all(armed: impl Iterator<Item = Armed>) -> Armed {
     match armed.filter(|a| *a == Armed::Ready).count() {
         0 => Armed::Sleep,

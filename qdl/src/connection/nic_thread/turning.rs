@@ -33,7 +33,7 @@ pub(super) enum Next {
     End,
 }
 
-/// The works of one NIC thread, with the state of its loop between two steps.
+/// The work of each share of one NIC thread, with the state of the thread's loop between two steps.
 pub(super) struct Turning {
     cfgs: NicThreadCfgs,
     works: Vec<Box<dyn NicWork>>,

@@ -29,7 +29,7 @@ use crate::{
 /// Time limit for the frontend to take the reason of the stop.
 const STOPPING: Duration = Duration::from_secs(1);
 
-/// No thread or descriptor is left.
+/// The error of a start for which the system has no thread or descriptor left.
 pub(super) fn starting(e: &io::Error) -> RunError {
     RunError::new(format!("starting: {e}"))
 }

@@ -194,7 +194,8 @@ pub(crate) const REASON: Duration = Duration::from_secs(1);
 /// Makes the reason of an abort, from the state at its time.
 pub(crate) type AbortReason = Box<dyn FnOnce(&ClusterState) -> String + Send>;
 
-/// Aborts the run [`REASON`] after the first reason, so that an accelerator can say more first.
+/// Aborts the run [`REASON`] after the first reason: meanwhile an accelerator may send a better
+/// cause.
 pub(crate) async fn abort_soon(
     state: Arc<ClusterState>,
     mut reasons: mpsc::UnboundedReceiver<AbortReason>,
