@@ -11,14 +11,14 @@ use std::{
     time::Duration,
 };
 
-use fabric::{Region, clock::now_ns, tcp::TcpKeys};
 use qdl::{
-    config::{self, AcceleratorAddress, AcceleratorConfig, AcceleratorModel, FrontendConfig},
-    config::{NicConfig, NicFabric},
+    config::{
+        self, AcceleratorAddress, AcceleratorConfig, AcceleratorModel, FrontendConfig, NicConfig,
+    },
     dispatch::{Completer, Response, Sample},
     model::ModelSpec,
     run::{Cluster, ClusterEvent, Node, NodeParams, SampleMemory},
-    serve::{Arrival, Finished, Sent, Service, respond_all},
+    serve::{Arrival, Finished, Service, respond_all},
 };
 
 /// The accelerator's service, which answers on the NIC thread.
@@ -29,32 +29,10 @@ impl Service for Sums {
         let answered = arrivals.drain(..).map(|mut arrival| {
             let sum: u64 = arrival.input().iter().copied().map(u64::from).sum();
             arrival.output()[..8].copy_from_slice(&sum.to_le_bytes());
-            let (ticket, len, sent) = (arrival.ticket(), 8, Sent::default());
-            let (queue_us, compute_us) = (0, 0);
-            (
-                arrival,
-                Finished {
-                    ticket,
-                    len,
-                    queue_us,
-                    compute_us,
-                    sent,
-                },
-            )
+            let finished = Finished::new(&arrival, 8);
+            (arrival, finished)
         });
         respond_all(answered, &mut Vec::new());
-    }
-}
-
-/// Passes answers on from a NIC thread of the frontend.
-struct Answers(mpsc::Sender<(u64, Vec<u8>)>);
-
-impl Completer for Answers {
-    fn complete(&mut self, responses: &mut dyn ExactSizeIterator<Item = Response<'_>>) {
-        for response in responses {
-            // The receiver is gone only if `main` has failed.
-            let _ = self.0.send((response.index, response.payload.to_vec()));
-        }
     }
 }
 
@@ -75,29 +53,24 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     let node = thread::spawn(move || node.run_with(&mut |_| {}));
 
     // The frontend, with eight samples of four bytes.
-    let nic = NicFabric::Tcp(TcpKeys {
-        address: Some(Ipv4Addr::LOCALHOST.into()),
-        ..TcpKeys::default()
-    });
     let front = config::check(FrontendConfig {
         node: "frontend".to_owned(),
         model,
         accelerators: vec![AcceleratorAddress {
             control: address.to_string(),
         }],
-        nics: vec![nic.into()],
+        nics: vec![NicConfig::tcp_from(Ipv4Addr::LOCALHOST.into())],
         ..FrontendConfig::default()
     })?;
-    let region = Arc::new(Region::new(32)?);
-    let bytes: Vec<u8> = (0..32).collect();
-    // SAFETY: no other reference to the region exists yet.
-    unsafe { region.store(0, &bytes)? };
-    let memory = SampleMemory {
-        sources: vec![region],
-        staged_from: None,
-    };
+    let memory = SampleMemory::of(&(0..32).collect::<Vec<u8>>())?;
     let (send, answers) = mpsc::channel();
-    let mut completer = |_| -> Box<dyn Completer> { Box::new(Answers(send.clone())) };
+    let mut completer = |_| -> Box<dyn Completer> {
+        let send = send.clone();
+        Box::new(move |r: Response<'_>| {
+            // On a NIC thread. The receiver is gone only if `main` has failed.
+            let _ = send.send((r.index, r.payload[0]));
+        })
+    };
     let on_event = |event: ClusterEvent<'_>| {
         if let ClusterEvent::Aborted(cause) = event {
             eprintln!("aborted: {cause}");
@@ -105,20 +78,12 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     };
     let cluster = Cluster::connect(&front, memory, &mut completer, Arc::new(on_event))?;
 
-    let sample = |index: u64| Sample {
-        id: index,
-        index,
-        offset: index as usize * 4,
-        len: 4,
-        issued_ns: now_ns(),
-        ..Sample::default()
-    };
-    cluster
-        .dispatcher()
-        .issue(&(0..8).map(sample).collect::<Vec<_>>());
+    let sample = |index| Sample::now(index, index as usize * 4, 4);
+    let samples: Vec<_> = (0..8).map(sample).collect();
+    cluster.dispatcher().issue(&samples);
     for _ in 0..8 {
         let (index, sum) = answers.recv_timeout(Duration::from_secs(20))?;
-        println!("sample {index}: {}", sum[0]);
+        println!("sample {index}: {sum}");
     }
 
     // The frontend says good-bye, then the accelerator stops.

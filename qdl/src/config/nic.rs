@@ -5,7 +5,7 @@
 //! libfabric provider, `device` or `match` RDMA devices, and any other entry is a TCP NIC.
 //! `nic_keys.rs` reads the entry and refuses all other keys.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use fabric::{
     ib::IbKeys,
@@ -88,6 +88,16 @@ impl NicConfig {
         let listen = Some(listen);
         NicFabric::Tcp(TcpKeys {
             listen,
+            ..TcpKeys::default()
+        })
+        .into()
+    }
+
+    /// Creates a frontend's TCP NIC at this address with all defaults.
+    pub fn tcp_from(address: IpAddr) -> Self {
+        let address = Some(address);
+        NicFabric::Tcp(TcpKeys {
+            address,
             ..TcpKeys::default()
         })
         .into()

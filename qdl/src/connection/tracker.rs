@@ -70,6 +70,21 @@ pub struct Sample {
     pub has_options: bool,
 }
 
+impl Sample {
+    /// Makes a sample that is issued now: `len` bytes of the first source region, from `offset` on.
+    /// Its id is its index.
+    pub fn now(index: u64, offset: usize, len: u32) -> Self {
+        Sample {
+            id: index,
+            index,
+            offset,
+            len,
+            issued_ns: fabric::clock::now_ns(),
+            ..Sample::default()
+        }
+    }
+}
+
 /// An attempt to get a sample answered, and what the failed attempts before it have left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attempt {

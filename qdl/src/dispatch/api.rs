@@ -189,6 +189,13 @@ pub trait Completer: Send {
     }
 }
 
+/// A function that takes each response is a completer.
+impl<F: FnMut(Response<'_>) + Send> Completer for F {
+    fn complete(&mut self, responses: &mut dyn ExactSizeIterator<Item = Response<'_>>) {
+        responses.for_each(self);
+    }
+}
+
 /// Events that the dispatcher reports to its owner.
 #[derive(Clone, Debug)]
 pub enum DispatchEvent {

@@ -21,6 +21,19 @@ pub struct Finished {
     pub sent: Sent,
 }
 
+impl Finished {
+    /// Makes the result of an answer of `len` bytes in one piece, without times.
+    pub fn new(arrival: &Arrival, len: u32) -> Self {
+        Finished {
+            ticket: arrival.ticket(),
+            len,
+            queue_us: 0,
+            compute_us: 0,
+            sent: Sent::default(),
+        }
+    }
+}
+
 /// Totals of the parts of an answer sent so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {

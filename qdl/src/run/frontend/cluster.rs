@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use fabric::{MAX_SLOTS, Nic, Region, clock::now_ns, os::Near};
+use fabric::{MAX_SLOTS, Nic, Region, RegionError, clock::now_ns, os::Near};
 use record::{
     BatchSizes, GpuRecord, NicUse, NodeUse, Places, SystemRecord, WarmUpRecord, timeline::NodeSide,
 };
@@ -62,6 +62,22 @@ pub struct SampleMemory {
     pub sources: Vec<Arc<Region>>,
     /// Unregistered memory, from which samples are copied (`qsl: staged`).
     pub staged_from: Option<Arc<Region>>,
+}
+
+impl SampleMemory {
+    /// One region with a copy of these bytes.
+    ///
+    /// # Errors
+    /// The system has no memory left.
+    pub fn of(bytes: &[u8]) -> Result<Self, RegionError> {
+        let region = Region::new(bytes.len())?;
+        // SAFETY: no other thread and no device knows this region yet.
+        unsafe { region.store(0, bytes) }?;
+        Ok(SampleMemory {
+            sources: vec![Arc::new(region)],
+            staged_from: None,
+        })
+    }
 }
 
 /// The parts of a cluster around its dispatcher.
