@@ -131,7 +131,7 @@ pub trait Engine: Send + Sync {
 pub trait Inline {
     /// Writes the answers to a burst, and adds each answer's length in bytes to `lens`.
     ///
-    /// Lengths of samples are not checked before.
+    /// The caller has not checked the lengths of the samples.
     ///
     /// # Errors
     /// A slot has no room for its answer: the node ends.

@@ -16,7 +16,8 @@ use super::{Broken, Imm, Post, Region, RegionError, os::lock};
 /// and the key, limit, verb or call.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// This node lacks a library, a device, memory or room, or a key has a wrong value.
+    /// This node lacks a library, a device, memory or room; a key has a wrong value; or a call of
+    /// this node's library or system failed.
     #[error("{0}")]
     Local(String),
     /// The port, the peer's end, or the path to the peer does not allow a connection.

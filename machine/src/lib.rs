@@ -244,7 +244,7 @@ impl Node {
     }
 
     /// Names of the fields that differ from the node's own description, `own`. Where
-    /// `own` does not report ECC, this description's value counts: it is the submitter's.
+    /// `own` does not report ECC, this description's value, the submitter's, counts.
     pub fn differences(&self, own: &Node) -> Vec<String> {
         let mut own = own.clone();
         own.memory.ecc = own.memory.ecc.or(self.memory.ecc);

@@ -110,7 +110,7 @@ impl World<'_> {
         self.book.lock().mix(5 + u64::from(end), c as u64);
     }
 
-    /// The accelerators admit those that have come to their data ports.
+    /// Lets the accelerators admit the guests at their data ports.
     pub fn admit_guests(&mut self) {
         for guest in std::mem::take(&mut self.guests) {
             let Guest {

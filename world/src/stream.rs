@@ -52,8 +52,8 @@ struct Pipe {
     is_hole: bool,
     /// The next bytes come one by one.
     is_torn: bool,
-    /// One of the next bytes is inverted: it differs, whatever random keys have made of it. (One
-    /// bit of a hexadecimal digit makes another digit, the same in capitals, or none.)
+    /// One of the next bytes is inverted. A single flipped bit could turn a hexadecimal digit of a
+    /// random key into the same digit in upper case, which is no fault.
     is_spoilt: bool,
     /// Writes fail.
     is_refused: bool,

@@ -723,7 +723,7 @@ impl<'p> World<'p> {
         .await;
         self.effects();
         self.engine().clear();
-        // Who comes to a port behind a stop is not kept.
+        // A guest that comes to a data port after the stop must be let go.
         self.admit_guests();
         if !self.is_wrong() {
             self.check_stopped();

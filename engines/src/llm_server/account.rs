@@ -417,6 +417,31 @@ mod tests {
     }
 
     #[test]
+    fn tokens_of_the_event_that_ends_an_answer_wait_for_the_last_event() {
+        let all = limits();
+        let mut account = all.account(3, 8);
+        let mut take = |event: AnswerEvent| {
+            let (tokens, is_over) = account.take(&all, event).expect("in order");
+            (tokens.to_vec(), is_over)
+        };
+        let part = AnswerEvent {
+            tokens: [5][..].into(),
+            ..AnswerEvent::default()
+        };
+        assert_eq!(take(part), (vec![5], false));
+        let end = AnswerEvent {
+            done: false,
+            ..last(Some(3), &[6, 2], Finish::Stop)
+        };
+        assert_eq!(take(end), (Vec::new(), false));
+        let done = AnswerEvent {
+            done: true,
+            ..AnswerEvent::default()
+        };
+        assert_eq!(take(done), (vec![6, 2], true));
+    }
+
+    #[test]
     fn a_prompt_that_a_server_must_not_get_is_named() {
         for (prompt, room, words) in [
             (vec![], 8, "the prompt is empty"),

@@ -9,7 +9,7 @@
 //! * `plans`: the cache of built plans; `order`: the parameters of a build; `build`: the build in a
 //!   child process.
 //! * `describe`: inputs and outputs of a plan; `profiles`: the profile of a batch.
-//! * `worker`: runs batches (see `cuda`) and records the kernels of small batches as
+//! * `worker`: the plan of one worker (see `workers`); records the kernels of small batches as
 //!   CUDA graphs.
 
 mod build;

@@ -10,8 +10,8 @@ use crate::{
     cuda::{Gpu, Staged, StreamWorker},
 };
 
-/// A worker on a GPU. While this worker waits for kernels, other workers copy. The model comes
-/// before its stream, so it is dropped before it.
+/// A worker on a GPU. While this worker waits for kernels, other workers copy. Fields are
+/// dropped in order: the model before the stream that its kernels use.
 pub(crate) struct GpuWorker<M: BatchModel<StreamWorker>> {
     model: M,
     /// Address of each input on the GPU.

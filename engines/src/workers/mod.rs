@@ -24,7 +24,8 @@ pub(crate) trait BatchModel<S> {
     fn run_at(&self, n: usize) -> Result<usize, EngineError>;
 
     /// Runs `at` samples, on a GPU as kernels on `stream`. Calls `done` with the address of each
-    /// output in the model's order; the outputs live until `done` has returned.
+    /// output in the model's order. Each output has the shape and element type that the model
+    /// describes, for `at` samples, and lives until `done` has returned.
     /// Error: the runtime's, an output of a shape that is not described, or the error of `done`.
     ///
     /// # Safety
@@ -38,7 +39,8 @@ pub(crate) trait BatchModel<S> {
         done: impl FnOnce(&mut S, &[*const c_void]) -> Result<(), EngineError>,
     ) -> Result<(), EngineError>;
 
-    /// The outputs are integers of 32 bits where the configuration has 64.
+    /// Whether the outputs are integers of 32 bits where the configuration has 64. Only
+    /// [`GpuWorker`] widens.
     fn widens(&self) -> bool {
         false
     }
@@ -92,7 +94,7 @@ impl<M: BatchModel<()>> CpuWorker<M> {
                 0 => &[][..],
                 _ if data.is_null() => &[],
                 // SAFETY: the model has checked shape and element type of each output, so that
-                // `data` has `at` of them; they live until this closure has returned.
+                // `data` has `at` outputs, which live until this closure has returned.
                 bytes => unsafe { std::slice::from_raw_parts(data.cast::<u8>(), bytes) },
             };
             let tensors: Vec<&[u8]> = data.iter().zip(&outputs.widths).map(tensor).collect();

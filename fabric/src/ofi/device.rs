@@ -23,7 +23,7 @@ pub(super) fn locks_memory(provider: &str) -> bool {
 }
 
 /// Version of the libfabric that [`OfiDevice::open`] uses; `None` without a usable one.
-pub fn library_version() -> Option<String> {
+pub(super) fn library_version() -> Option<String> {
     let ofi = Ofi::load(std::env::var(LIBRARY).ok().as_deref()).ok()?;
     Some(ofi.version().to_string())
 }

@@ -50,7 +50,7 @@ mod tx;
 pub use crate::wire::{OfiEnd, OfiForm, OfiRegion};
 pub use cfgs::OfiCfgs;
 pub use connection::{Dialling, OfiConnection};
-pub use device::{OfiDevice, library_version};
+pub use device::OfiDevice;
 pub use keys::OfiKeys;
 pub use resources::OfiResources;
 

@@ -138,7 +138,7 @@ impl NicKeys for OfiKeys {
     }
 
     fn library_version(&self) -> Option<String> {
-        super::library_version()
+        super::device::library_version()
     }
 
     fn connections_mut(&mut self) -> Option<&mut Auto<usize>> {

@@ -470,7 +470,7 @@ impl FinishedRun<'_> {
     }
 }
 
-/// A verdict with what speaks against it.
+/// A verdict, followed by the run's losses, refusals and events.
 fn with_doubts(word: &str, run: &RunRecord) -> String {
     let system = &run.system;
     let failed = with_refusals(&system.refusals, system.ledger.refused);

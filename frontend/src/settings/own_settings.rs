@@ -51,7 +51,7 @@ pub fn records(
 ) -> Vec<SettingRecord> {
     let now = values(config, loaded);
     let before = values(file, loaded);
-    // A whole key, or the mapping or list that it is in.
+    // Whether `of` is `key`, or a mapping or list that contains `key`.
     let is_in = |key: &str, of: &str| match key.strip_prefix(of) {
         Some(rest) => of.ends_with('.') || rest.is_empty() || rest.starts_with(['.', '[']),
         None => false,

@@ -28,7 +28,7 @@ fn model() -> Workload {
              max_len: 96, vocab: 32000, seed: 7}}\n{QUICK}"
         ),
         there: format!("{model}{engine}"),
-        server: "--scenario server --target-qps 1000 --duration-s 1.5 \
+        server: "--scenario server --target-qps 1000 --duration-s 3 \
                  --set use_token_latencies=1 --set server_ttft_latency=600000000000 \
                  --set server_tpot_latency=600000000000 \
                  --set server_target_latency_percentile=0.9",
@@ -51,7 +51,7 @@ fn midway(place: &TestFolder, mut command: Command) -> Running {
     command.args(words(model().server));
     let mut running = Running::start(place, "frontend", command);
     // From here on all samples are LoadGen's.
-    running.wait_until_it_says(" up in ");
+    running.wait_until_loadgen_runs(place, "out");
     sleep(Duration::from_millis(700));
     running
 }

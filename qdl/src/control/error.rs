@@ -50,7 +50,7 @@ pub enum ControlError {
         text: String,
         code: ErrorCode,
         /// Text for the peer.
-        told: String,
+        peer_text: String,
     },
     /// This node is at fault, or no node was there in time.
     #[error("{0}")]
@@ -114,18 +114,18 @@ impl ControlError {
         ControlError::refusing(peer, ErrorCode::Protocol, text.clone(), text)
     }
 
-    /// Refuses the peer: `text` is for this node, `told` for the peer.
+    /// Refuses the peer: `text` is for this node, `peer_text` for the peer.
     pub(super) fn refusing(
         peer: String,
         code: ErrorCode,
         text: impl Into<String>,
-        told: impl Into<String>,
+        peer_text: impl Into<String>,
     ) -> Self {
         ControlError::Refusing {
             peer,
             text: text.into(),
             code,
-            told: told.into(),
+            peer_text: peer_text.into(),
         }
     }
 
@@ -136,8 +136,8 @@ impl ControlError {
 
     /// Error of this node, which cannot go on. Its log has the cause.
     pub(super) fn at_fault(peer: String, role: Role, text: String) -> Self {
-        let told = format!("the {role} cannot go on; see its log");
-        ControlError::refusing(peer, ErrorCode::ShuttingDown, text, told)
+        let peer_text = format!("the {role} cannot go on; see its log");
+        ControlError::refusing(peer, ErrorCode::ShuttingDown, text, peer_text)
     }
 
     /// Whether the session ended in good order.
@@ -177,7 +177,9 @@ impl ControlError {
     /// this node's role.
     pub(super) fn for_peer(&self, role: Role) -> Option<(ErrorCode, String)> {
         let (code, text) = match self {
-            ControlError::Refusing { code, told, .. } => (*code, told.clone()),
+            ControlError::Refusing {
+                code, peer_text, ..
+            } => (*code, peer_text.clone()),
             ControlError::Ended { code, text, .. } => (*code, text.clone()),
             ControlError::Timeout {
                 waiting_for, after, ..

@@ -1,6 +1,6 @@
 //! The error of bringing a run up, at either end.
 
-use std::{fmt::Display, io};
+use std::fmt::Display;
 
 use crate::{control::ControlError, dispatch::DispatchError};
 
@@ -13,6 +13,11 @@ pub struct RunError(String);
 impl RunError {
     pub(super) fn new(line: impl Into<String>) -> Self {
         RunError(line.into())
+    }
+
+    /// The frontend's control thread cannot be started, or failed.
+    pub(super) fn of_control_thread(cause: impl Display) -> Self {
+        RunError(format!("control thread: {cause}"))
     }
 
     /// Makes errors of a configured NIC, or of connections on it.
@@ -30,12 +35,5 @@ impl From<ControlError> for RunError {
 impl From<DispatchError> for RunError {
     fn from(e: DispatchError) -> Self {
         RunError(e.to_string())
-    }
-}
-
-/// The frontend's control thread cannot be started, or failed.
-impl From<io::Error> for RunError {
-    fn from(e: io::Error) -> Self {
-        RunError(format!("control thread: {e}"))
     }
 }

@@ -81,3 +81,23 @@ pub fn problems<T: std::fmt::Debug>(result: Result<T, ConfigError>) -> Vec<Strin
 pub fn configs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs")
 }
+
+/// Passes name and text of each file below `configs` that `is_wanted` selects by its name to
+/// `check`. Rounds are no configurations of a node.
+pub fn each_in_configs(is_wanted: impl Fn(&str) -> bool, mut check: impl FnMut(&str, &str)) {
+    let mut folders = vec![configs()];
+    let mut files = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if path.is_dir() && name != "rounds" {
+                folders.push(path);
+            } else if name.ends_with(".yaml") && is_wanted(&name) {
+                check(&name, &std::fs::read_to_string(&path).expect("a text"));
+                files += 1;
+            }
+        }
+    }
+    assert!(files > 3, "{files} files");
+}

@@ -22,7 +22,8 @@ fn indices(mut all: Vec<u64>) -> String {
     runs.collect::<Vec<_>>().join(",")
 }
 
-/// Joins the rows of a list's entries that are the same: `nics[0-31].slots`. The first one stays.
+/// Joins the rows of a list's entries that are the same: `nics[0-31].slots`. The first row's value
+/// stays.
 pub fn joined<'a, T>(
     rows: impl IntoIterator<Item = (&'a str, T)>,
     is_same: impl Fn(&T, &T) -> bool,
@@ -52,10 +53,9 @@ pub fn joined<'a, T>(
 pub fn rows<'a>(
     all: impl IntoIterator<Item = &'a SettingRecord>,
 ) -> Vec<(String, &'a SettingRecord)> {
-    let values = |s: &SettingRecord| {
-        let given = [&s.given].into_iter().chain(s.overrode.first());
-        given.map(|given| given.value.clone()).collect::<Vec<_>>()
-    };
+    fn values(s: &SettingRecord) -> (&str, Option<&str>) {
+        (&s.given.value, s.overrode.first().map(|o| &*o.value))
+    }
     let named = all.into_iter().map(|s| (s.name.as_str(), s));
     joined(named, |a, b| values(a) == values(b))
 }

@@ -50,7 +50,8 @@ impl UsedNic {
 
 impl UsedNode {
     /// The NICs of `node` that a configuration's `nics` select. If they select none by name or
-    /// address, all NICs whose link is up, except loopback, with the fabric `usual`.
+    /// address, all NICs whose link is up, except loopback, with the fabric of the first entry;
+    /// `usual` without an entry.
     pub fn new(node: Node, nics: &[NicConfig], usual: &NicFabric) -> Self {
         let mut used = UsedNode {
             names: vec![node.node.clone()],
@@ -72,7 +73,8 @@ impl UsedNode {
             let up = used.node.nics.iter();
             let up = up.filter(|nic| nic.up && nic.link_layer != "loopback");
             let any = NicName::Device(String::new());
-            used.nics = up.map(|nic| any.used(nic, usual)).collect();
+            let fabric = nics.first().map_or(usual, |nic| &nic.fabric);
+            used.nics = up.map(|nic| any.used(nic, fabric)).collect();
         }
         used
     }

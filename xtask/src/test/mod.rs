@@ -172,7 +172,7 @@ fn in_namespaces(root: &Path) -> Command {
             "nextest run --workspace --locked --no-fail-fast --run-ignored only \
              -E package(frontend)-binary(processes)"
         } else {
-            "test --workspace --locked --no-fail-fast --test it -- --ignored faults:: topology:: \
+            "test --workspace --locked --no-fail-fast --test it -- --show-output --ignored faults:: topology:: \
              own_model:: submission::"
         },
     )

@@ -102,7 +102,7 @@ impl Steps {
     ) {
         println!("\n== {step}");
         let began = Instant::now();
-        // That of an earlier step, if any.
+        // An earlier step may have left a report.
         let _ = std::fs::remove_file(&self.report);
         let ended = run_copying(step, &mut command, DEADLINE, self.show);
         let report = std::fs::read_to_string(&self.report).unwrap_or_default();

@@ -434,6 +434,27 @@ fn a_queue_pair_forced_to_err_is_reported_at_both_ends() {
 }
 
 #[test]
+fn a_message_one_byte_too_long_is_reported_at_both_ends() {
+    let _alone = alone();
+    let pair = Pair::open(|_| {});
+    let mut e = [endpoint(1, 64, 8), endpoint(1, 64, 8)];
+    // The sender assumes that the peer's only slot is one byte longer.
+    e[0].peer_stride = 65;
+    e[0].sources = vec![Arc::new(Region::new(65).expect("memory"))];
+    let (mut a, mut b) = pair.link(&e[0], &e[1]);
+    e[1].window.grants().open(0).expect("closed");
+    let began = Instant::now();
+    a.tx.post(&post(0, 65, Imm::new(0, 1))).expect("room");
+    let _ = a.tx.flush();
+    let at_a = next_broken(&mut a).to_string();
+    report("one byte too long, sender", began, &at_a);
+    assert!(at_a.contains("IBV_WC_REM_ACCESS_ERR"), "{at_a}");
+    let at_b = next_broken(&mut b).to_string();
+    report("one byte too long, receiver", began, &at_b);
+    assert!(e[1].window.grants().is_open(0), "nothing arrived");
+}
+
+#[test]
 fn an_exhausted_receive_queue_is_reported_by_the_sender() {
     let _alone = alone();
     let pair = Pair::open(|_| {});

@@ -61,26 +61,10 @@ fn keys_of_a_run_that_must_agree_with_others() {
 
 #[test]
 fn every_frontend_in_configs_is_sound() {
-    let mut folders = vec![configs()];
-    let mut files = 0;
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).expect("a folder") {
-            let path = entry.expect("an entry").path();
-            let name = path
-                .file_name()
-                .unwrap_or_default()
-                .to_string_lossy()
-                .into_owned();
-            if path.is_dir() {
-                folders.push(path);
-            } else if name.starts_with("frontend") && name.ends_with(".yaml") {
-                let text = std::fs::read_to_string(&path).expect("a text");
-                good(FrontendFile::parse(&text, &name, &configs()));
-                files += 1;
-            }
-        }
-    }
-    assert!(files > 3, "{files} files");
+    let is_of_a_frontend = |name: &str| name.starts_with("frontend");
+    each_in_configs(is_of_a_frontend, |name, text| {
+        good(FrontendFile::parse(text, name, &configs()));
+    });
 }
 
 #[test]

@@ -221,16 +221,16 @@ impl Handshake {
             ) => {
                 self.check_node(node, heartbeat_ms)?;
                 if self.local.own == RolePart::Loading {
-                    let told = format!("the {} loads its model", self.role);
+                    let peer_text = format!("the {} loads its model", self.role);
                     return Err(self.refusing(
                         ErrorCode::Loading,
                         "came while the model loads",
-                        told,
+                        peer_text,
                     ));
                 }
                 if let Err(mismatch) = self.local.model.check_against(&spec) {
                     let both = "both nodes must name the same model";
-                    let told = format!(
+                    let peer_text = format!(
                         "model {}: the {} has {}, the {} has {}: {both}",
                         mismatch.field,
                         self.role,
@@ -239,7 +239,7 @@ impl Handshake {
                         mismatch.theirs
                     );
                     let text = format!("{}: {both}", mismatch.between("this node", "the peer"));
-                    return Err(self.refusing(ErrorCode::Model, text, told));
+                    return Err(self.refusing(ErrorCode::Model, text, peer_text));
                 }
                 let own = RolePart::of(self.role.other(), stream, engine);
                 let own = own.map_err(|(field, problem)| self.field("model", field, problem))?;
@@ -257,22 +257,22 @@ impl Handshake {
         Ok(Some(reply))
     }
 
-    /// Refuses the peer: `text` is for this node, `told` for the peer.
+    /// Refuses the peer: `text` is for this node, `peer_text` for the peer.
     pub(crate) fn refusing(
         &self,
         code: ErrorCode,
         text: impl Into<String>,
-        told: impl Into<String>,
+        peer_text: impl Into<String>,
     ) -> ControlError {
-        ControlError::refusing(self.peer.clone(), code, text, told)
+        ControlError::refusing(self.peer.clone(), code, text, peer_text)
     }
 
     /// Makes the error of a frame that is out of order.
     pub(crate) fn unexpected(&self, got: &Message, expected: &'static str) -> ControlError {
         let got = got.kind();
         let text = format!("sent {got} where {expected} was expected");
-        let told = format!("{got} came where {expected} was expected");
-        self.refusing(ErrorCode::Protocol, text, told)
+        let peer_text = format!("{got} came where {expected} was expected");
+        self.refusing(ErrorCode::Protocol, text, peer_text)
     }
 
     /// Makes the error of an invalid field.
@@ -355,8 +355,8 @@ impl Handshake {
         if role == self.role {
             let text =
                 format!("is {role} too: a frontend talks to an accelerator; check the address");
-            let told = format!("both sides are {role}s: a frontend talks to an accelerator");
-            return Err(self.refusing(ErrorCode::Role, text, told));
+            let peer_text = format!("both sides are {role}s: a frontend talks to an accelerator");
+            return Err(self.refusing(ErrorCode::Role, text, peer_text));
         }
         if auth != self.local.auth.kind() {
             let (has, own) = match auth {
@@ -365,11 +365,11 @@ impl Handshake {
             };
             let both = "set token_file on both nodes, to the same token";
             let text = format!("{} token and this node {}: {both}", own.0, own.1);
-            let told = format!(
+            let peer_text = format!(
                 "the {} has a token and the {} has none: {both}",
                 has.0, has.1
             );
-            return Err(self.refusing(ErrorCode::Auth, text, told));
+            return Err(self.refusing(ErrorCode::Auth, text, peer_text));
         }
         let (frontend, accelerator) = match self.role {
             Role::Frontend => (&self.nonce, nonce),
@@ -385,8 +385,8 @@ impl Handshake {
         self.peer = format!("{node} ({})", self.address);
         if node == self.local.node {
             let text = "has this node's name: names must be unique";
-            let told = format!("node name {node:?} is taken: names must be unique");
-            return Err(self.refusing(ErrorCode::NameTaken, text, told));
+            let peer_text = format!("node name {node:?} is taken: names must be unique");
+            return Err(self.refusing(ErrorCode::NameTaken, text, peer_text));
         }
         let longest = self.local.timing.heartbeat.longest_period();
         if Duration::from_millis(u64::from(heartbeat_ms)) >= longest {

@@ -257,10 +257,13 @@ impl Link {
                 let same = "run the same release on both";
                 let text =
                     format!("speaks protocol version {theirs}, this node speaks {VERSION}: {same}");
-                let told = format!(
+                let peer_text = format!(
                     "the {own} speaks protocol version {VERSION}, the {other} {theirs}: {same}"
                 );
-                self.fail(self.handshake.refusing(ErrorCode::Version, text, told), now);
+                self.fail(
+                    self.handshake.refusing(ErrorCode::Version, text, peer_text),
+                    now,
+                );
             }
             source => self.fail(ControlError::protocol(peer, source.to_string()), now),
         }
@@ -422,8 +425,11 @@ impl Link {
             }
             Err(served) => {
                 let text = format!("came while frontend {served} is served");
-                let told = format!("frontend {served} is served now: one frontend at a time");
-                self.fail(self.handshake.refusing(ErrorCode::Busy, text, told), now);
+                let peer_text = format!("frontend {served} is served now: one frontend at a time");
+                self.fail(
+                    self.handshake.refusing(ErrorCode::Busy, text, peer_text),
+                    now,
+                );
             }
         }
     }

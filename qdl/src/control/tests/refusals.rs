@@ -136,6 +136,36 @@ fn an_engine_is_missing_where_an_accelerator_sends_none() {
 }
 
 #[test]
+fn a_peer_that_closes_or_falls_silent_in_the_handshake_is_named_with_what_was_missing() {
+    for (frames, missing) in ["hello", "answer", "model"].into_iter().enumerate() {
+        for (closes, how) in [
+            (true, "closed the control connection while"),
+            (false, "no "),
+        ] {
+            let mut pair = Pair::new(local("fe-1"), local("acc-1"));
+            let Pair {
+                front,
+                node,
+                ways: [to_front, to_node],
+                ..
+            } = &mut pair;
+            for _ in 0..frames {
+                front.carry(node, to_node, 0);
+                node.carry(front, to_front, 0);
+            }
+            if closes {
+                node.framing.end(&mut node.core, 0);
+            } else {
+                let end = node.core.poll_timeout().expect("a deadline");
+                node.core.handle_timeout(end);
+            }
+            let cause = node.cause().expect("over").to_string();
+            assert_has(&cause, &["10.0.0.1:999", how, missing]);
+        }
+    }
+}
+
+#[test]
 fn two_of_one_role_refuse_each_other() {
     let (mut f, mut g) = (frontend(local("fe-1")), frontend(local("fe-2")));
     let [mut there, mut back] = <[Way; 2]>::default();
@@ -559,7 +589,10 @@ proptest! {
                 None => prop_assert_ne!(last.map_or("", |m| m.kind()), "error"),
                 // The peer sent the cause, or the peer does not fit.
                 Some(ControlError::Remote { .. } | ControlError::Bye { .. }) => {}
-                Some(ControlError::Refusing { code, .. }) if *code != ErrorCode::Protocol => {}
+                Some(ControlError::Refusing { code, .. }) if *code != ErrorCode::Protocol => {
+                    let sent = matches!(&last, Some(Message::Error { code: c, .. }) if c == code);
+                    prop_assert!(sent, "{code:?}: {last:?}");
+                }
                 Some(cause) => {
                     let Some(Message::Error { text, .. }) = last else {
                         return Err(TestCaseError::fail(format!("{cause}, and {last:?}")));

@@ -193,9 +193,11 @@ impl Cluster {
         )?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
-            .build()?;
+            .build()
+            .map_err(RunError::of_control_thread)?;
         let thread = std::thread::Builder::new().name("qdl-control".to_owned());
-        cluster.control = Some(thread.spawn(move || runtime.block_on(control))?);
+        let control = thread.spawn(move || runtime.block_on(control));
+        cluster.control = Some(control.map_err(RunError::of_control_thread)?);
         // Upper bound of all steps: two for the whole cluster and three per accelerator, each with
         // its own deadline, and one until all connections are up.
         let steps = 3 + 3 * config.accelerators.len() as u32;
@@ -204,9 +206,9 @@ impl Cluster {
             Ok(ready) => ready.map(|()| cluster),
             Err(RecvTimeoutError::Timeout) => {
                 let text = format!("not done with bringing connections up after {deadline:?}");
-                Err(std::io::Error::other(text).into())
+                Err(RunError::of_control_thread(text))
             }
-            Err(RecvTimeoutError::Disconnected) => Err(std::io::Error::other("it ended").into()),
+            Err(RecvTimeoutError::Disconnected) => Err(RunError::of_control_thread("it ended")),
         }
     }
 

@@ -119,7 +119,7 @@ async fn bring_up(
     let mut sessions = Vec::new();
     // The first failure ends the loop, even if other accelerators are waited for.
     while let Some(reached) = connecting.join_next().await {
-        sessions.push(reached.map_err(std::io::Error::other)??);
+        sessions.push(reached.map_err(RunError::of_control_thread)??);
     }
     sessions.sort_unstable_by_key(|(i, _)| *i);
     let sessions: Vec<_> = sessions.into_iter().map(|(_, session)| session).collect();

@@ -38,7 +38,8 @@ pub fn descriptions(config: &FrontendConfig) -> Result<Vec<Described>, RunError>
     let local = settings::frontend_node(config)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .build()?;
+        .build()
+        .map_err(RunError::of_control_thread)?;
     runtime.block_on(async {
         let mut asked = Vec::new();
         for accelerator in &config.accelerators {
@@ -47,7 +48,7 @@ pub fn descriptions(config: &FrontendConfig) -> Result<Vec<Described>, RunError>
         }
         let mut described = Vec::new();
         for one in asked {
-            described.push(one.await.map_err(std::io::Error::other)??);
+            described.push(one.await.map_err(RunError::of_control_thread)??);
         }
         Ok(described)
     })

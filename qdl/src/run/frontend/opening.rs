@@ -74,7 +74,7 @@ pub(crate) async fn request(
     let (mut requested, requests) = prepared.unwrap_or_else(|e| {
         let none = Requested {
             failed: all,
-            error: Some(e.into()),
+            error: Some(RunError::of_control_thread(e)),
             ..Requested::default()
         };
         (none, Vec::new())

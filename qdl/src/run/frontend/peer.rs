@@ -301,7 +301,7 @@ impl PeerTask {
                 }
             };
             let Some(done) = done else { break };
-            let done = done.map_err(std::io::Error::other)?;
+            let done = done.map_err(RunError::of_control_thread)?;
             failed = failed.or(self.on_opening(&session.handle, done).err());
         }
         // The session's end is the cause of the other failures.
