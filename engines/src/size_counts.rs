@@ -18,6 +18,11 @@ impl SizeCounts {
 
     /// Counts one of this size; none of size 0. More than the largest size counts as several.
     pub(crate) fn add(&self, size: usize) {
+        // Without a division for most events, of which a step has one for each sequence.
+        if let Some(count) = self.0.get(size).filter(|_| size > 0) {
+            count.fetch_add(1, Relaxed);
+            return;
+        }
         let largest = self.0.len() - 1;
         let (whole, rest) = (size / largest, size % largest);
         if whole > 0 {

@@ -37,24 +37,28 @@ pub type OnEnd = Arc<dyn Fn(SequenceOutcome) + Send + Sync>;
 
 /// One sample in progress in an engine that batches by itself.
 ///
+/// A step reads and writes one of each of thousands of sequences, so their size counts.
+///
 /// The drop of a sequence leaves its sample unanswered. Drop a sequence only if its connection is
 /// gone ([`Sequence::is_wanted`] is false) or the engine ends.
 pub struct Sequence {
     /// `None` once the sample is answered or refused.
     arrival: Option<Arrival>,
     /// Bytes of tokens written to the output slot.
-    written: usize,
+    written: u32,
     sent: Sent,
     stream: Stream,
     started_ns: u64,
     /// Limit of the answer in bytes: the least of the request's limit, the model's output and the
     /// output slot.
-    room: usize,
+    room: u32,
     /// Called at the end of the sequence, so that the engine can take another.
     on_end: Option<OnEnd>,
     /// Counts the events of all sequences of the engine.
     events: Option<Arc<SizeCounts>>,
 }
+
+const _: () = assert!(size_of::<Sequence>() <= 128);
 
 impl Sequence {
     /// Makes a sequence of an arrival, whose answer has at most `output_bytes` bytes: the model's
@@ -62,7 +66,8 @@ impl Sequence {
     pub fn new(arrival: Arrival, output_bytes: usize, on_end: OnEnd) -> Self {
         Sequence {
             stream: arrival.origin().stream(),
-            room: output_bytes.min(arrival.output_len()),
+            // An output slot has less than 4 GiB.
+            room: u32::try_from(output_bytes.min(arrival.output_len())).unwrap_or(u32::MAX),
             arrival: Some(arrival),
             written: 0,
             sent: Sent::default(),
@@ -92,12 +97,12 @@ impl Sequence {
 
     /// Tokens pushed so far.
     pub fn tokens(&self) -> usize {
-        self.written / TOKEN_BYTES
+        self.written as usize / TOKEN_BYTES
     }
 
     /// Most tokens in the answer, including those pushed so far.
     pub fn room(&self) -> usize {
-        self.room / TOKEN_BYTES
+        self.room as usize / TOKEN_BYTES
     }
 
     /// False once the connection is gone: drop the sequence then. Engines check this every step.
@@ -121,7 +126,7 @@ impl Sequence {
             Stream::First => self.sent.parts == 0,
             Stream::All => true,
         };
-        if due && self.written > self.sent.bytes as usize {
+        if due && self.written > self.sent.bytes {
             self.send_part();
         }
         Ok(())
@@ -140,7 +145,7 @@ impl Sequence {
         if let Some(arrival) = self.arrival.take() {
             let finished = Finished {
                 ticket: arrival.ticket(),
-                len: self.written as u32,
+                len: self.written,
                 queue_us,
                 compute_us,
                 sent: self.sent,
@@ -177,11 +182,12 @@ impl Sequence {
         }
         if let Some(arrival) = &mut self.arrival {
             // Write only behind earlier tokens: a fabric may be sending these.
-            let to = arrival.output_from(self.written);
+            let to = arrival.output_from(self.written as usize);
             for (to, token) in to.chunks_exact_mut(TOKEN_BYTES).zip(tokens) {
                 to.copy_from_slice(&token.to_le_bytes());
             }
-            self.written = end * TOKEN_BYTES;
+            // At most `room`, which is a `u32`.
+            self.written = (end * TOKEN_BYTES) as u32;
             if let Some(events) = &self.events {
                 events.add(tokens.len());
             }
@@ -195,7 +201,7 @@ impl Sequence {
         let part = OutputPart {
             ticket: arrival.ticket(),
             from: self.sent.bytes,
-            to: self.written as u32,
+            to: self.written,
             queue_us,
             compute_us,
         };

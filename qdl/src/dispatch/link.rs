@@ -40,8 +40,7 @@ pub(super) struct LinkState {
     pub answered: u64,
     path: PathReading,
     path_ns: u64,
-    /// Parts of each slot's answer so far; empty where answers come in one piece.
-    pub progress: Box<[ResponseProgress]>,
+    pub progress: ResponseProgress,
     /// The worn-out sample with the most losses, if any.
     pub too_often_lost: Option<Attempt>,
 }
@@ -61,7 +60,7 @@ impl LinkState {
             answered: 0,
             path: PathReading::default(),
             path_ns: now_ns,
-            progress: vec![ResponseProgress::default(); slots_in_parts].into(),
+            progress: ResponseProgress::new(slots_in_parts),
             too_often_lost: None,
         }
     }

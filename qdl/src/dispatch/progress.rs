@@ -9,23 +9,38 @@
 use crate::response::{RESPONSE_TRAILER_BYTES, Refusal, ResponseHeader, ResponseTrailer};
 use fabric::Imm;
 
-/// Value of [`ResponseProgress::parts`] after an invalid part: every later part is invalid too.
+/// Value of [`Parts::number`] after an invalid part: every later part is invalid too.
 const SPOILT: u32 = u32::MAX;
 
-/// Parts of one slot's answer so far; meaningless after the last part.
-#[derive(Clone, Copy, Debug, Default)]
+/// Parts of the answers so far, by slot; meaningless after an answer's last part. Empty where
+/// answers come in one piece.
+#[derive(Debug, Default)]
 pub(super) struct ResponseProgress {
+    parts: Box<[Parts]>,
+    first: Box<[FirstPart]>,
+}
+
+/// Every part of an answer reads and writes this, beside thousands of other answers: it is small.
+#[derive(Clone, Copy, Debug, Default)]
+struct Parts {
     payload: u32,
-    parts: u32,
+    number: u32,
+    /// Sum over the parts of the nanoseconds from post to part.
+    after_ns: u64,
+}
+
+const _: () = assert!(size_of::<Parts>() == 16);
+
+/// The first part of an answer, or the whole answer in one part.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct FirstPart {
     queue_us: u32,
     /// Microseconds from the sample's arrival at the accelerator to its first token.
-    pub first_residence_us: u32,
-    /// Payload bytes of the first part.
-    pub first_bytes: u32,
-    /// Clock when the first part was read.
-    pub first_ns: u64,
-    /// Sum over the parts of the nanoseconds from post to part.
-    pub after_ns: u64,
+    pub residence_us: u32,
+    /// Payload bytes.
+    pub bytes: u32,
+    /// Clock when the part was read.
+    pub read_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,25 +61,56 @@ pub(super) enum Decoded {
     },
 }
 
-impl ResponseProgress {
+impl FirstPart {
     /// Returns the times of an answer of `bytes` payload bytes that arrived in one part, now.
-    pub(crate) fn of_one_part(now: u64, residence_us: u32, bytes: u32) -> Self {
+    pub(crate) fn whole(now: u64, residence_us: u32, bytes: u32) -> Self {
+        FirstPart {
+            queue_us: 0,
+            residence_us,
+            bytes,
+            read_ns: now,
+        }
+    }
+}
+
+impl ResponseProgress {
+    pub(crate) fn new(slots: usize) -> Self {
         ResponseProgress {
-            first_residence_us: residence_us,
-            first_bytes: bytes,
-            first_ns: now,
-            ..ResponseProgress::default()
+            parts: vec![Parts::default(); slots].into(),
+            first: vec![FirstPart::default(); slots].into(),
         }
     }
 
-    /// Marks the answer as invalid; all later parts are invalid too.
-    pub(crate) fn spoil(&mut self) {
-        self.parts = SPOILT;
+    /// Marks the slot's answer as invalid; all later parts are invalid too.
+    pub(crate) fn spoil(&mut self, slot: u16) {
+        if let Some(parts) = self.parts.get_mut(usize::from(slot)) {
+            parts.number = SPOILT;
+        }
+    }
+
+    /// Adds a part that was read at `now` and posted `after_ns` before.
+    pub(crate) fn add(&mut self, slot: u16, is_first: bool, now: u64, after_ns: u64) {
+        if let Some(parts) = self.parts.get_mut(usize::from(slot)) {
+            parts.after_ns += after_ns;
+        }
+        if is_first && let Some(first) = self.first.get_mut(usize::from(slot)) {
+            first.read_ns = now;
+        }
+    }
+
+    /// The first part of an answer in several parts, and the sum of [`Self::add`] over its parts
+    /// before the last.
+    pub(crate) fn times(&self, slot: u16) -> Option<(FirstPart, u64)> {
+        let slot = usize::from(slot);
+        Some((*self.first.get(slot)?, self.parts.get(slot)?.after_ns))
     }
 
     /// Decodes a write that has arrived; `None` where it is invalid.
     pub(crate) fn read(&mut self, bytes: &[u8], imm: Imm, slot_offset: u32) -> Option<Decoded> {
         let arrived = u32::try_from(bytes.len()).ok()?;
+        let slot = usize::from(imm.slot());
+        let mut none = Parts::default();
+        let parts = self.parts.get_mut(slot).unwrap_or(&mut none);
         if slot_offset == 0 {
             let header = ResponseHeader::decode(bytes, arrived, imm.use_count())?;
             let residence = header.queue_us.saturating_add(header.compute_us);
@@ -83,31 +129,34 @@ impl ResponseProgress {
                     mean_us: residence,
                 });
             }
-            *self = ResponseProgress {
+            *parts = Parts {
                 payload: header.len,
-                parts: 1,
-                queue_us: header.queue_us,
-                first_residence_us: residence,
-                first_bytes: header.len,
-                ..ResponseProgress::default()
+                number: 1,
+                after_ns: 0,
             };
+            if let Some(first) = self.first.get_mut(slot) {
+                *first = FirstPart {
+                    queue_us: header.queue_us,
+                    ..FirstPart::whole(0, residence, header.len)
+                };
+            }
             let len = header.len;
             return Some(Decoded::Part { offset: 0, len });
         }
-        let offset = self.payload;
-        self.parts = self.parts.checked_add(1)?;
+        let offset = parts.payload;
+        parts.number = parts.number.checked_add(1)?;
         if imm.more() {
-            self.payload = self.payload.checked_add(arrived)?;
+            parts.payload = parts.payload.checked_add(arrived)?;
             return Some(Decoded::Part {
                 offset,
                 len: arrived,
             });
         }
         let (payload, trailer) = bytes.split_last_chunk::<RESPONSE_TRAILER_BYTES>()?;
-        let len = self
+        let len = parts
             .payload
             .checked_add(u32::try_from(payload.len()).ok()?)?;
-        let trailer = ResponseTrailer::decode(trailer, len, self.parts)?;
+        let trailer = ResponseTrailer::decode(trailer, len, parts.number)?;
         if let Some(refusal) = trailer.refusal {
             let len = len - offset;
             return Some(Decoded::Refused {
@@ -121,10 +170,10 @@ impl ResponseProgress {
                 len,
                 use_count: imm.use_count(),
                 refusal: None,
-                queue_us: self.queue_us,
+                queue_us: self.first.get(slot)?.queue_us,
                 compute_us: trailer.compute_us,
             },
-            parts: self.parts,
+            parts: parts.number,
             mean_us: trailer.mean_us,
         })
     }
@@ -147,7 +196,7 @@ mod tests {
             (wrong_len, wrong_parts) in (0u32..3, 0u32..3),
         ) {
             let imm = Imm::new(3, use_count);
-            let mut progress = ResponseProgress::default();
+            let mut progress = ResponseProgress::new(4);
             let (mut at, mut sum) = (0, 0);
             for (i, len) in sizes.iter().copied().enumerate() {
                 let mut bytes = vec![7; len as usize];
@@ -161,7 +210,8 @@ mod tests {
                 sum += len;
                 at = sum + RESPONSE_HEADER_BYTES as u32;
             }
-            prop_assert_eq!(progress.first_residence_us, 11);
+            let (first, _) = progress.times(imm.slot()).expect("a slot");
+            prop_assert_eq!((first.residence_us, first.bytes), (11, sizes[0]));
             let (len, parts) = (sum + last, sizes.len() as u32 + 1);
             let trailer = ResponseTrailer {
                 len: len + wrong_len,

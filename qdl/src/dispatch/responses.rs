@@ -20,7 +20,7 @@ use super::{
     KeptResponse, RefusedSample, Response, ResponsePart, WARM_UP_ID,
     link::FrontendLink,
     posting::Burst,
-    progress::{Decoded, ResponseProgress},
+    progress::{Decoded, FirstPart, ResponseProgress},
 };
 use crate::{
     connection::{ArrivedWrite, tracker::InFlight},
@@ -142,7 +142,7 @@ impl DispatchState {
         &self,
         link: usize,
         connection: &Connection,
-        progress: &mut [ResponseProgress],
+        progress: &mut ResponseProgress,
         ArrivedWrite {
             imm,
             slot_offset,
@@ -152,8 +152,6 @@ impl DispatchState {
     ) -> Result<(), Broken> {
         let slot = imm.slot();
         let window = &connection.window;
-        let mut none = ResponseProgress::default();
-        let progress = progress.get_mut(usize::from(slot)).unwrap_or(&mut none);
         let offset = window.slot_offset(slot) + slot_offset as usize;
         // SAFETY: the receiving half has reported these bytes, so the peer does not write them
         // until the slot is granted again. Only `release` permits that grant.
@@ -167,7 +165,7 @@ impl DispatchState {
                 (write, in_flight)
             }
             (_, in_flight) => {
-                progress.spoil();
+                progress.spoil(slot);
                 // Where the grant is still open, the sweep of the connection finds the sample.
                 if let Some(in_flight) = in_flight.filter(|_| !imm.more()) {
                     inbound.invalid.push(InvalidResponse {
@@ -335,12 +333,9 @@ impl Inbound {
     ) {
         let parts = &self.parts;
         for p in parts {
-            if let Some(progress) = links[p.link].state.progress.get_mut(usize::from(p.slot)) {
-                progress.after_ns += now.saturating_sub(p.in_flight.posted_ns);
-                if p.offset == 0 {
-                    progress.first_ns = now;
-                }
-            }
+            let progress = &mut links[p.link].state.progress;
+            let after_ns = now.saturating_sub(p.in_flight.posted_ns);
+            progress.add(p.slot, p.offset == 0, now, after_ns);
         }
         let part = |p: &ArrivedPart| {
             let connection = &shared.connections[p.connection];
@@ -419,17 +414,15 @@ impl Inbound {
             let link = &mut links[s.link].state;
             link.unshown.bytes_out += n * u64::from(f.sample.len);
             link.unshown.bytes_in += n * u64::from(s.header.len);
-            let progress = link.progress.get(usize::from(s.slot));
-            let progress = match progress {
-                Some(several) if s.parts > 1 => *several,
-                _ => ResponseProgress::of_one_part(now, residence, s.header.len),
-            };
+            let several = (s.parts > 1).then(|| link.progress.times(s.slot)).flatten();
+            let whole = || (FirstPart::whole(now, residence, s.header.len), 0);
+            let (first, after_ns) = several.unwrap_or_else(whole);
             // The first token of a retried answer may have arrived before the connection was lost.
             let first_ns = match f.history.first_token {
-                Some(first) if first.arrived_ns.get() < f.posted_ns => first.arrived_ns.get(),
-                _ => progress.first_ns,
+                Some(token) if token.arrived_ns.get() < f.posted_ns => token.arrived_ns.get(),
+                _ => first.read_ns,
             };
-            let after_us = (progress.after_ns + round_trip) / u64::from(s.parts.max(1)) / 1000;
+            let after_us = (after_ns + round_trip) / u64::from(s.parts.max(1)) / 1000;
             let times = SampleTimes {
                 issued_ns: f.sample.issued_ns,
                 failed_ns: f.history.tries.failed_ns(f.sample.issued_ns),
@@ -441,8 +434,8 @@ impl Inbound {
                 bytes_out: f.sample.len,
                 bytes_in: s.header.len,
                 first_ns,
-                first_residence_us: progress.first_residence_us,
-                first_bytes: progress.first_bytes,
+                first_residence_us: first.residence_us,
+                first_bytes: first.bytes,
                 parts: s.parts,
                 parts_after_us: u32::try_from(after_us).unwrap_or(u32::MAX),
                 parts_residence_us: s.mean_us,
