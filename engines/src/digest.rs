@@ -11,6 +11,29 @@ use qdl::{model::ModelSpec, serve::Arrival};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{ANY_INPUT, Batch, Engine, EngineError, EngineKind, EngineParams, Inline, Worker};
+use crate::{
+    config::AnswerSource,
+    entry::{EngineEntry, Opened},
+};
+
+pub(crate) const DIGEST: EngineEntry = EngineEntry {
+    has_ragged_output: true,
+    answer_bytes_min: Digest::OUTPUT_BYTES,
+    ..row(EngineKind::Digest, "digest")
+};
+pub(crate) const NULL: EngineEntry = row(EngineKind::Null, "null");
+
+const fn row(kind: EngineKind, name: &'static str) -> EngineEntry {
+    EngineEntry {
+        has_other_outputs: true,
+        keys: &["delay_us"],
+        ..EngineEntry::of(kind, name, AnswerSource::AnyBytes, open)
+    }
+}
+
+fn open(params: &EngineParams) -> Opened {
+    Ok(std::sync::Arc::new(Digest::new(params)))
+}
 
 /// Difference of consecutive words of an answer: odd, so no word repeats within an answer.
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -129,6 +152,13 @@ impl Digest {
         xxh3_64(sample).to_le_bytes()
     }
 
+    fn kind(&self) -> EngineKind {
+        match self.zeros {
+            true => EngineKind::Null,
+            false => EngineKind::Digest,
+        }
+    }
+
     fn digest(&self, sample: &[u8]) -> u64 {
         match self.zeros {
             true => 0,
@@ -156,10 +186,7 @@ impl Digest {
 
 impl Engine for Digest {
     fn name(&self) -> &'static str {
-        match self.zeros {
-            true => "null",
-            false => "digest",
-        }
+        self.kind().as_str()
     }
 
     fn model(&self) -> &ModelSpec {
@@ -167,7 +194,7 @@ impl Engine for Digest {
     }
 
     fn takes_any_bytes(&self) -> bool {
-        true
+        self.kind().takes_any_bytes()
     }
 
     fn worker(&self, _index: usize) -> Result<Box<dyn Worker>, EngineError> {

@@ -35,8 +35,7 @@ pub(crate) const ANY_INPUT: usize = 150_528;
 
 /// A loaded model that makes workers.
 pub trait Engine: Send + Sync {
-    /// The engine's name in configs and reports: `null`, `digest`, `onnx`, `aoti`, `tensorrt`,
-    /// `tokens`, `http`, `vllm`, `llm`.
+    /// The engine's name in configs and reports.
     fn name(&self) -> &'static str;
 
     /// Inputs and outputs of the model, per sample.

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! * [`Engine`] is one trait for all engines. Some run batches (`null`, `digest`, `onnx`, ...);
-//!   others batch by themselves and answer token by token (`tokens`, ...). Each has a row in
-//!   `table`. `null` and `digest` answer small samples on the NIC thread ([`Inline`]).
+//!   others batch by themselves and answer token by token (`tokens`, ...). The row of each is in
+//!   its folder (`entry`). `null` and `digest` answer small samples on the NIC thread ([`Inline`]).
 //! * `batcher` decides which samples run together and when: a plain data structure without a clock.
 //! * [`pipeline`] connects engine and batcher: the queue, the worker threads, the counters.
 //! * [`pipelines`] has one pipeline for each GPU.
@@ -24,6 +24,7 @@ mod content;
 mod cuda;
 mod digest;
 mod engine;
+mod entry;
 mod error;
 mod event_count;
 mod llm;
@@ -39,6 +40,19 @@ mod table;
 pub mod tensorrt;
 pub mod tokens;
 mod workers;
+
+/// The engines. The row of each stands in its folder.
+static ENGINES: [&entry::EngineEntry; 9] = [
+    &digest::DIGEST,
+    &digest::NULL,
+    &onnx::ENTRY,
+    &aoti::ENTRY,
+    &tensorrt::ENTRY,
+    &tokens::ENTRY,
+    &llm_server::HTTP,
+    &llm_server::VLLM,
+    &llm::ENTRY,
+];
 
 #[cfg(test)]
 #[allow(dead_code, reason = "the tests in `tests` use more of it")]

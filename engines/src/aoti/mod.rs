@@ -31,9 +31,25 @@ use super::{
     cuda::{Device, Gpu},
     workers::{BatchModel, CpuWorker, GpuWorker},
 };
+use crate::{
+    config::{AnswerSource, EngineKind},
+    entry::EngineEntry,
+};
 
 #[cfg(test)]
 pub use torch::find_libraries;
+
+pub(crate) const ENTRY: EngineEntry = EngineEntry {
+    on_gpu: true,
+    has_library_folder: true,
+    keys: &["library", "intra_threads", "gpu", "batch_sizes"],
+    check: |engine, out| {
+        engine.check_sizes("batch_sizes", &engine.batch_sizes, engine.max_batch, out);
+    },
+    ..EngineEntry::of(EngineKind::Aoti, "aoti", AnswerSource::File, |params| {
+        Ok(Arc::new(Aoti::open(params)?))
+    })
+};
 
 /// The `aoti` engine: a compiled model, loaded once.
 pub struct Aoti {
@@ -84,7 +100,7 @@ impl Aoti {
 
 impl Engine for Aoti {
     fn name(&self) -> &'static str {
-        "aoti"
+        ENTRY.name
     }
 
     fn model(&self) -> &ModelSpec {

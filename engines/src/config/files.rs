@@ -6,7 +6,7 @@ use garde::Validate;
 use qdl::config::{self, AcceleratorConfig, ConfigError, Findings, SectionKeys};
 use serde::{Deserialize, Serialize};
 
-use super::{EngineConfig, EngineKind};
+use super::EngineConfig;
 
 /// The keys of an accelerator's file that belong to its engine.
 #[derive(Default, Serialize, Deserialize, Validate)]
@@ -27,11 +27,8 @@ impl SectionKeys<AcceleratorConfig> for NodeEngine {
     }
 
     fn files(&self) -> Vec<(&'static str, Option<&Path>)> {
-        // PyTorch's and TensorRT's libraries are several files of a folder.
-        let is_folder = |path: &&Path| {
-            let has_several = [EngineKind::Aoti, EngineKind::TensorRt].contains(&self.engine.kind);
-            has_several && path.is_dir()
-        };
+        let may_be_folder = self.engine.kind.entry().has_library_folder;
+        let is_folder = |path: &&Path| may_be_folder && path.is_dir();
         let file = self.engine.library.as_deref();
         vec![("engine.library", file.filter(|path| !is_folder(path)))]
     }

@@ -3,19 +3,16 @@
 //! | file | purpose |
 //! | --- | --- |
 //! | [`EngineConfig`] | the keys of `engine` |
-//! | [`HttpConfig`], [`VllmConfig`], [`LlmConfig`], [`TokensConfig`] | keys of single engines |
+//! | `keys` of an engine's folder | keys of single engines, such as [`TokensConfig`] |
 //! | `files` | an accelerator's file with its engine |
 //! | `model` | how an engine and its model go together |
 //!
-//! The table of engines says which keys an engine has.
+//! The row of an engine says which keys it has.
 
 mod files;
-mod http;
-mod llm;
 mod model;
 #[cfg(test)]
 mod tests;
-mod vllm;
 
 use std::path::{Path, PathBuf};
 
@@ -28,9 +25,16 @@ use qdl::config::{Findings, MAX_GPU, NicConfig, check_gpu_list, resolve};
 use serde::{Deserialize, Serialize};
 
 pub use files::{load_accelerator, parse_accelerator};
-pub use http::{Dialect, HttpConfig, MAX_IN_FLIGHT};
-pub use llm::{LlmConfig, TokensConfig};
-pub use vllm::VllmConfig;
+
+pub use crate::{
+    llm::keys::LlmConfig,
+    llm_server::{
+        http::keys::{Dialect, HttpConfig},
+        keys::MAX_IN_FLIGHT,
+        vllm::keys::VllmConfig,
+    },
+    tokens::keys::TokensConfig,
+};
 
 /// Keys that every engine has.
 const COMMON: [&str; 3] = ["kind", "spin_us", "gpus"];
@@ -292,7 +296,7 @@ impl EngineConfig {
     }
 
     fn uses_gpu(&self) -> bool {
-        self.kind.on_gpu() || self.provider == Provider::Cuda
+        self.kind.entry().on_gpu || self.provider == Provider::Cuda
     }
 
     fn check_gpus(&self, out: &mut Findings<'_>) {
@@ -357,12 +361,7 @@ impl EngineConfig {
         if let Some(library) = &mut self.library {
             resolve(base, library);
         }
-        if let Some(http) = &mut self.http {
-            http.resolve(base);
-        }
-        if let Some(vllm) = &mut self.vllm {
-            vllm.resolve(base);
-        }
+        (self.kind.entry().resolve)(self, base);
     }
 
     /// Refuses the keys of other engines.
@@ -399,7 +398,7 @@ impl EngineConfig {
         }
         self.check_gpus(out);
         self.check_keys(out);
-        self.kind.check(self, out);
+        (self.kind.entry().check)(self, out);
     }
 
     /// Checks that batch sizes ascend and that the last is from `max_batch` to `most`.

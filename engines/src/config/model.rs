@@ -5,18 +5,14 @@ use qdl::{
     model::{DType, TensorSpec},
 };
 
-use super::{AnswerSource, EngineConfig, EngineKind};
-
-/// Least bytes of an answer of the engine `digest`.
-const DIGEST_BYTES: usize = 8;
+use super::{AnswerSource, EngineConfig};
 
 impl EngineConfig {
     /// Checks the keys of `model` that this engine has, needs or refuses.
     pub(super) fn check_model(&self, model: &AcceleratorModel, out: &mut Findings<'_>) {
-        let (engine, kind) = (self.kind, self.kind.as_str());
-        let takes_any_bytes = engine.takes_any_bytes();
-        let has_others = !model.other_outputs.is_empty();
-        if has_others && !takes_any_bytes && engine != EngineKind::Onnx {
+        let engine = self.kind.entry();
+        let kind = engine.name;
+        if !model.other_outputs.is_empty() && !engine.has_other_outputs {
             out.add_key(
                 "model.other_outputs",
                 format!("engine `{kind}` gives one output"),
@@ -25,7 +21,7 @@ impl EngineConfig {
         }
         let is_whole = model.inputs.is_some() && model.output.is_some();
         let is_ragged = model.output.as_ref().is_some_and(|output| output.ragged);
-        if is_whole && is_ragged && !engine.streams() && engine != EngineKind::Digest {
+        if is_whole && is_ragged && !engine.has_ragged_output {
             out.add(
                 "model.output",
                 format!("engine `{kind}` answers with outputs of one size"),
@@ -37,7 +33,7 @@ impl EngineConfig {
             ("max_input_bytes", model.max_input_bytes.is_some()),
             ("output_bytes", model.output_bytes.is_some()),
         ] {
-            let (what, help) = match engine.source() {
+            let (what, help) = match engine.source {
                 AnswerSource::Server => (
                     format!("engine `{kind}` leaves the model to a second program"),
                     format!("remove `{key}`, and give `inputs` and `output`"),
@@ -48,7 +44,7 @@ impl EngineConfig {
                     format!("`{key}` and `inputs` both say how large a sample is"),
                     format!("remove `{key}`, or `inputs` and `output`"),
                 ),
-                _ if engine.streams() => (
+                _ if engine.streams => (
                     format!("engine `{kind}` counts tokens, not bytes"),
                     format!("remove `{key}`"),
                 ),
@@ -62,7 +58,7 @@ impl EngineConfig {
             }
         }
         let in_pairs = model.inputs.is_some() == model.output.is_some();
-        match engine.source() {
+        match engine.source {
             AnswerSource::AnyBytes if in_pairs && model.spec().is_none() => out.add(
                 "model",
                 format!("engine `{kind}` takes any bytes and must be told how many"),
@@ -83,14 +79,13 @@ impl EngineConfig {
             _ => {}
         }
         let answer = model.spec().and_then(|m| m.max_output_bytes());
-        if let Some(bytes) = answer.filter(|bytes| *bytes < DIGEST_BYTES)
-            && engine == EngineKind::Digest
-        {
+        let least = engine.answer_bytes_min;
+        if let Some(bytes) = answer.filter(|bytes| *bytes < least) {
             let key = model.output.as_ref().map_or("output_bytes", |_| "output");
             out.add(
                 format!("model.{key}"),
                 format!("the output has {bytes} bytes"),
-                format!("engine `digest` answers with {DIGEST_BYTES} bytes or more"),
+                format!("engine `{kind}` answers with {least} bytes or more"),
             );
         }
     }

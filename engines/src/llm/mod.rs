@@ -16,6 +16,7 @@
 
 mod decoder;
 mod graph;
+pub(crate) mod keys;
 mod schedule;
 mod work;
 
@@ -24,7 +25,10 @@ use std::{
     time::Duration,
 };
 
-use crate::config::Provider;
+use crate::{
+    config::{AnswerSource, EngineKind, Provider},
+    entry::EngineEntry,
+};
 use ort::{ep, session::Session};
 use qdl::model::ModelSpec;
 
@@ -40,7 +44,15 @@ use super::{
 };
 use fabric::os::lock;
 
-const NAME: &str = "llm";
+pub(crate) const ENTRY: EngineEntry = EngineEntry {
+    keys: &["library", "intra_threads", "provider", "gpu", "llm"],
+    check: |engine, out| engine.llm.iter().for_each(|llm| llm.check(out)),
+    ..EngineEntry::of_tokens(EngineKind::Llm, "llm", AnswerSource::File, |params| {
+        Ok(Arc::new(Llm::open(params)?))
+    })
+};
+
+const NAME: &str = ENTRY.name;
 /// Longest answer in tokens, without a configured limit.
 const DEFAULT_ANSWER: usize = 256;
 

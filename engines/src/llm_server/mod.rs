@@ -15,9 +15,10 @@
 //! `docs/llm-servers.md` describes the errors and the fate of a sample.
 
 mod account;
-mod http;
+pub(crate) mod http;
+pub(crate) mod keys;
 mod process;
-mod vllm;
+pub(crate) mod vllm;
 
 use std::{
     sync::{
@@ -32,6 +33,8 @@ use record::{CacheState, PrefixCache};
 
 use super::{
     Engine, EngineError, Streaming,
+    config::{AnswerSource, EngineKind},
+    entry::EngineEntry,
     streaming::{OnFatal, SequenceSource},
 };
 #[cfg(feature = "testkit")]
@@ -43,6 +46,46 @@ pub use vllm::{ModelFolder, VLLM_VERSIONS};
 pub type Http = ServerEngine<http::HttpTransport>;
 /// The engine `vllm`.
 pub type Vllm = ServerEngine<vllm::CoreTransport>;
+
+pub(crate) const HTTP: EngineEntry = EngineEntry {
+    keys: &["http", "threads"],
+    check: |engine, out| match &engine.http {
+        Some(http) => http.check(out),
+        None => out.add(
+            "engine",
+            "engine `http` asks a server, and none is named",
+            "add `http: {url: http://127.0.0.1:8000, dialect: vllm}`",
+        ),
+    },
+    resolve: |engine, base| engine.http.iter_mut().for_each(|http| http.resolve(base)),
+    start: |engine| {
+        let http = engine.http.as_ref();
+        http.map_or(Duration::ZERO, |http| http.ready() + 2 * http.first_token())
+    },
+    ..EngineEntry::of_tokens(EngineKind::Http, "http", AnswerSource::Server, |params| {
+        Ok(Arc::new(Http::open(params)?))
+    })
+};
+
+pub(crate) const VLLM: EngineEntry = EngineEntry {
+    keys: &["vllm"],
+    check: |engine, out| match &engine.vllm {
+        Some(vllm) => vllm.check(out),
+        None => out.add(
+            "engine",
+            "engine `vllm` drives an engine core, and none is described",
+            "add `vllm: {model: FOLDER}`, the folder of the model's `config.json`",
+        ),
+    },
+    resolve: |engine, base| engine.vllm.iter_mut().for_each(|vllm| vllm.resolve(base)),
+    start: |engine| {
+        let vllm = engine.vllm.as_ref();
+        vllm.map_or(Duration::ZERO, |vllm| vllm.ready() + 2 * vllm.step())
+    },
+    ..EngineEntry::of_tokens(EngineKind::Vllm, "vllm", AnswerSource::Server, |params| {
+        Ok(Arc::new(Vllm::open(params)?))
+    })
+};
 
 /// How an engine talks to its server.
 pub trait Transport: Send + Sync {

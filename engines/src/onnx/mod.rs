@@ -15,7 +15,10 @@ mod spec;
 
 use std::sync::Arc;
 
-use crate::config::Provider;
+use crate::{
+    config::{AnswerSource, EngineKind, Provider},
+    entry::EngineEntry,
+};
 use qdl::model::ModelSpec;
 
 use self::session::Runner;
@@ -28,6 +31,14 @@ use super::{
 pub use library::find_library;
 
 pub(crate) use self::session::{SessionCfgs, gpu_memory};
+
+pub(crate) const ENTRY: EngineEntry = EngineEntry {
+    has_other_outputs: true,
+    keys: &["library", "intra_threads", "provider", "gpu"],
+    ..EngineEntry::of(EngineKind::Onnx, "onnx", AnswerSource::File, |params| {
+        Ok(Arc::new(Onnx::open(params)?))
+    })
+};
 
 /// The `onnx` engine: a checked model file, which each worker loads again.
 #[derive(Debug)]
@@ -66,7 +77,7 @@ impl Onnx {
 
 impl Engine for Onnx {
     fn name(&self) -> &'static str {
-        "onnx"
+        ENTRY.name
     }
 
     fn model(&self) -> &ModelSpec {

@@ -83,7 +83,7 @@ pub struct Options {
 
 impl From<&EngineParams> for Options {
     fn from(p: &EngineParams) -> Self {
-        let own = p.engine.kind.start_timeout(&p.engine);
+        let own = (p.engine.kind.entry().start)(&p.engine);
         Options {
             name: "engine".to_owned(),
             engine: p.engine.clone(),

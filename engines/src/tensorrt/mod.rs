@@ -49,7 +49,36 @@ use super::{
     open_model,
     workers::GpuWorker,
 };
+use crate::{
+    MAX_BATCH,
+    config::{AnswerSource, EngineKind},
+    entry::EngineEntry,
+};
 use fabric::os::lock;
+
+pub(crate) const ENTRY: EngineEntry = EngineEntry {
+    on_gpu: true,
+    has_library_folder: true,
+    keys: &[
+        "library",
+        "intra_threads",
+        "gpu",
+        "batch_sizes",
+        "precision",
+        "profiles",
+        "optimization_level",
+    ],
+    check: |engine, out| {
+        engine.check_sizes("batch_sizes", &engine.batch_sizes, engine.max_batch, out);
+        engine.check_sizes("profiles", &engine.profiles, MAX_BATCH, out);
+    },
+    ..EngineEntry::of(
+        EngineKind::TensorRt,
+        "tensorrt",
+        AnswerSource::File,
+        |params| Ok(Arc::new(TensorRtEngine::open(params)?)),
+    )
+};
 
 /// The `tensorrt` engine: a plan that makes workers.
 pub struct TensorRtEngine(Arc<TensorRt>);
@@ -248,7 +277,7 @@ fn absolute(path: &Path) -> PathBuf {
 
 impl Engine for TensorRtEngine {
     fn name(&self) -> &'static str {
-        "tensorrt"
+        ENTRY.name
     }
 
     fn model(&self) -> &ModelSpec {

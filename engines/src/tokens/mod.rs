@@ -6,6 +6,7 @@
 //! each sequence one token; a sequence that joins before a step gets its first token in this step.
 
 mod answer;
+pub(crate) mod keys;
 mod steps;
 
 use std::{sync::Arc, time::Duration};
@@ -16,12 +17,27 @@ use super::{
     Engine, EngineError, EngineParams, Streaming,
     streaming::{OnFatal, SequenceSource, TokenModel},
 };
+use crate::{
+    config::{AnswerSource, EngineKind},
+    entry::EngineEntry,
+};
 
 pub use answer::{Answers, answer};
 
 use steps::{Pace, Steps};
 
-const NAME: &str = "tokens";
+const NAME: &str = ENTRY.name;
+
+pub(crate) const ENTRY: EngineEntry = EngineEntry {
+    keys: &["tokens"],
+    check: |engine, out| engine.tokens.iter().for_each(|tokens| tokens.check(out)),
+    ..EngineEntry::of_tokens(
+        EngineKind::Tokens,
+        "tokens",
+        AnswerSource::Settings,
+        |params| Ok(Arc::new(Tokens::new(params)?)),
+    )
+};
 
 /// The `tokens` engine.
 pub struct Tokens {

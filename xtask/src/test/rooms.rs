@@ -1,5 +1,6 @@
 //! Checks borders that cargo does not hold: forbidden dependencies between crates, and circles
-//! among the files of a folder. A file and the folder of its name count as one.
+//! among the files of a folder. A file and the folder of its name count as one, without the
+//! folder's `keys`: those of an engine or a fabric belong to its folder and to the configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -52,7 +53,7 @@ pub fn check(root: &Path) -> Result<Vec<String>> {
                 modules.insert(name.clone(), paths(&read(&file)?, &name));
             }
         }
-        complaints.extend(circles(member, &modules));
+        complaints.extend(circles(member, &with_keys_apart(&modules)));
     }
     Ok(complaints)
 }
@@ -121,6 +122,20 @@ fn paths(text: &str, module: &Name) -> Vec<Name> {
         found.push(at);
     }
     found
+}
+
+/// Moves the file `keys` of each folder beside all folders.
+fn with_keys_apart(modules: &BTreeMap<Name, Vec<Name>>) -> BTreeMap<Name, Vec<Name>> {
+    let apart = |path: &Name| {
+        let end = path.iter().position(|word| word == "keys").unwrap_or(0);
+        match end > 0 && modules.contains_key(&path[..=end]) {
+            true => [&[path[..=end].join("::")], &path[end + 1..]].concat(),
+            false => path.clone(),
+        }
+    };
+    let each = modules.iter();
+    each.map(|(name, paths)| (apart(name), paths.iter().map(apart).collect()))
+        .collect()
 }
 
 /// Circles among the files of each folder of a crate.
@@ -195,6 +210,14 @@ mod tests {
         );
         let dependency = "qdl/Cargo.toml: qdl must not know report";
         let circle = "qdl/src/: in a circle, a uses b, b uses a";
+        assert_eq!(check(tree.path()).unwrap(), [dependency, circle]);
+        std::fs::remove_file(tree.path().join("qdl/src/b/f.rs")).unwrap();
+        write("qdl/src/b/mod.rs", "pub mod keys;\nuse crate::a::X;\n");
+        write("qdl/src/b/keys.rs", "");
+        write("qdl/src/a.rs", "use crate::b::keys::K;\n");
+        assert_eq!(check(tree.path()).unwrap(), [dependency]);
+        write("qdl/src/b/keys.rs", "use crate::a::X;\n");
+        let circle = "qdl/src/: in a circle, a uses b::keys, b::keys uses a";
         assert_eq!(check(tree.path()).unwrap(), [dependency, circle]);
     }
 }

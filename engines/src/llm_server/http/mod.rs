@@ -25,6 +25,7 @@ mod events;
 #[cfg(feature = "testkit")]
 mod fuzz;
 mod judge;
+pub(crate) mod keys;
 mod recovery;
 mod standing;
 mod start;
@@ -136,7 +137,7 @@ impl HttpTransport {
 }
 
 impl Transport for HttpTransport {
-    const NAME: &'static str = "http";
+    const NAME: &'static str = super::HTTP.name;
     type Connected = (Runtime, LlmServer);
 
     fn connect(

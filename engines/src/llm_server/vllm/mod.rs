@@ -15,6 +15,7 @@
 
 mod drive;
 mod handshake;
+pub(crate) mod keys;
 mod messages;
 mod model;
 mod start;
@@ -119,7 +120,7 @@ impl Vllm {
 }
 
 impl Transport for CoreTransport {
-    const NAME: &'static str = "vllm";
+    const NAME: &'static str = super::VLLM.name;
     type Connected = Connected;
 
     fn connect(

@@ -3,7 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use engines::config::{HttpConfig, LlmConfig, TokensConfig, VllmConfig, parse_accelerator};
+use engines::config::{EngineConfig, parse_accelerator};
+use fabric::kinds::{EachFabric, NicFabric};
 use qdl::config::{AcceleratorConfig, Deadlines};
 use serde_json::Value;
 
@@ -69,6 +70,27 @@ fn values(config: &impl Serialize) -> BTreeMap<String, String> {
     record::flat(&document).into_iter().collect()
 }
 
+/// Adds the keys of every fabric.
+struct FabricKeys<'k>(&'k mut BTreeSet<String>);
+
+impl EachFabric for FabricKeys<'_> {
+    fn visit<K: Default + Serialize>(&mut self, _: &'static str, _: fn(K) -> NicFabric) {
+        add_keys(&K::default(), self.0);
+    }
+}
+
+/// Adds the keys below each key of an engine that is a mapping.
+fn add_sections(keys: &mut BTreeSet<String>) {
+    let plain = serde_json::to_value(EngineConfig::default()).expect("a document");
+    let unset = plain.as_object().expect("keys").iter();
+    for (key, _) in unset.filter(|(_, value)| value.is_null()) {
+        let with_it = serde_json::json!({ key: {} });
+        if let Ok(engine) = serde_json::from_value::<EngineConfig>(with_it) {
+            add_keys(&engine, keys);
+        }
+    }
+}
+
 fn add_keys(of: &impl Serialize, keys: &mut BTreeSet<String>) {
     fn walk(value: Value, keys: &mut BTreeSet<String>) {
         match value {
@@ -99,9 +121,8 @@ fn no_key_is_missing_from_it_and_none_is_unknown() {
     keys.insert("engine".to_owned());
     add_keys(&good(frontend(&blocks[0])), &mut keys);
     add_keys(&good(node(&blocks[1])), &mut keys);
-    // Mappings that are commented out there.
-    add_keys(&(HttpConfig::default(), VllmConfig::default()), &mut keys);
-    add_keys(&(LlmConfig::default(), TokensConfig::default()), &mut keys);
+    NicFabric::each(&mut FabricKeys(&mut keys));
+    add_sections(&mut keys);
     keys.extend(["shape".to_owned(), "other_outputs".to_owned()]);
     assert!(keys.len() > 150, "{} keys", keys.len());
     let blocks = blocks.concat();

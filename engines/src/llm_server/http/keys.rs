@@ -13,17 +13,10 @@ use qdl::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::EngineConfig;
+use crate::llm_server::keys::{MAX_IN_FLIGHT, MAX_S, MAX_TEMPERATURE, MAX_TOKENS, check_answers};
 
-/// Maximum number of sequences in flight.
-pub const MAX_IN_FLIGHT: usize = 65_536;
-/// Maximum vocabulary, context and answer, in tokens: ids are `i32`.
-pub(super) const MAX_TOKENS: usize = i32::MAX as usize;
-/// Maximum deadline in seconds: one day.
-pub(super) const MAX_S: u64 = 86_400;
 /// Maximum length of `prefix_cache_off` in bytes: the text is sent to frontends.
 const MAX_OFF: usize = 256;
-pub(super) const MAX_TEMPERATURE: f64 = 2.0;
 
 /// Protocol of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,7 +46,7 @@ impl Dialect {
     ];
 
     #[cfg(test)]
-    pub(super) fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Dialect::Vllm => "vllm",
             Dialect::VllmGenerate => "vllm_generate",
@@ -157,26 +150,14 @@ impl HttpConfig {
     }
 
     /// Resolves the paths relative to `base`. The program of `command` is searched in `PATH`.
-    pub(super) fn resolve(&mut self, base: &Path) {
+    pub(crate) fn resolve(&mut self, base: &Path) {
         resolve(base, &mut self.log);
         self.env_file
             .iter_mut()
             .for_each(|file| resolve(base, file));
     }
 
-    /// Checks the keys of the engine `http`.
-    pub(crate) fn check_engine(engine: &EngineConfig, out: &mut Findings<'_>) {
-        match &engine.http {
-            Some(http) => http.check(out),
-            None => out.add(
-                "engine",
-                "engine `http` asks a server, and none is named",
-                "add `http: {url: http://127.0.0.1:8000, dialect: vllm}`",
-            ),
-        }
-    }
-
-    fn check(&self, out: &mut Findings<'_>) {
+    pub(crate) fn check(&self, out: &mut Findings<'_>) {
         for (key, example) in [("url", "http://127.0.0.1:8000"), ("dialect", "vllm")] {
             if !out.has(&format!("engine.http.{key}")) {
                 out.add(
@@ -229,31 +210,5 @@ impl HttpConfig {
                 }
             }
         }
-    }
-}
-
-/// Checks the lengths of answers of a language model, and the ids `ends` that end an answer.
-pub(super) fn check_answers<'a>(
-    engine: &str,
-    (min_tokens, max_tokens): (usize, Option<usize>),
-    vocab: Option<usize>,
-    mut ends: impl Iterator<Item = &'a u32>,
-    out: &mut Findings<'_>,
-) {
-    if let Some(max) = max_tokens.filter(|max| min_tokens > *max) {
-        out.add(
-            format!("engine.{engine}.min_tokens"),
-            format!("min_tokens is {min_tokens}, more than max_tokens, {max}"),
-            "set it to max_tokens or less",
-        );
-    }
-    if let Some(vocab) = vocab
-        && let Some(id) = ends.find(|id| **id as usize >= vocab)
-    {
-        out.add(
-            format!("engine.{engine}.vocab"),
-            format!("id {id} of `stop` or `eos` is not below vocab, {vocab}"),
-            "give the number of ids in the model's vocabulary",
-        );
     }
 }

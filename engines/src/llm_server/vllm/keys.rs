@@ -16,10 +16,7 @@ use qdl::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{
-    EngineConfig,
-    http::{MAX_IN_FLIGHT, MAX_S, MAX_TEMPERATURE, MAX_TOKENS, check_answers},
-};
+use crate::llm_server::keys::{MAX_IN_FLIGHT, MAX_S, MAX_TEMPERATURE, MAX_TOKENS, check_answers};
 
 /// Maximum number of cores: an engine's identity on the wire has two bytes, and a node few GPUs.
 const MAX_CORES: usize = 64;
@@ -113,7 +110,7 @@ impl VllmConfig {
     }
 
     /// Resolves the paths relative to `base`. The program of `command` is searched in `PATH`.
-    pub(super) fn resolve(&mut self, base: &Path) {
+    pub(crate) fn resolve(&mut self, base: &Path) {
         resolve(base, &mut self.log);
         if !self.model.as_os_str().is_empty() {
             resolve(base, &mut self.model);
@@ -123,19 +120,7 @@ impl VllmConfig {
             .for_each(|file| resolve(base, file));
     }
 
-    /// Checks the keys of the engine `vllm`.
-    pub(crate) fn check_engine(engine: &EngineConfig, out: &mut Findings<'_>) {
-        match &engine.vllm {
-            Some(vllm) => vllm.check(out),
-            None => out.add(
-                "engine",
-                "engine `vllm` drives an engine core, and none is described",
-                "add `vllm: {model: FOLDER}`, the folder of the model's `config.json`",
-            ),
-        }
-    }
-
-    fn check(&self, out: &mut Findings<'_>) {
+    pub(crate) fn check(&self, out: &mut Findings<'_>) {
         if self.model.as_os_str().is_empty() {
             out.add(
                 "engine.vllm",
