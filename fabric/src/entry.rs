@@ -25,6 +25,8 @@ pub enum NicPlace<'a> {
     Address(IpAddr),
     /// A port of an RDMA device, or the network interface of this name.
     Device(&'a str, u8),
+    /// No hardware of this machine: a fabric within memory, or a simulated one.
+    NoHardware,
 }
 
 /// Facts about a NIC that follow from its keys.
@@ -38,6 +40,8 @@ pub struct NicFacts<'a> {
     pub label: String,
     /// Place of the NIC.
     pub place: NicPlace<'a>,
+    /// Keys that name one NIC. An entry with `match` leaves them to the topology.
+    pub place_keys: &'static [&'static str],
     /// The library that posts the writes: `libibverbs`.
     pub library: &'static str,
     /// Hardware that the NIC needs: `interface` or `RDMA device`.

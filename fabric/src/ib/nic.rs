@@ -163,6 +163,7 @@ impl NicKeys for IbKeys {
             provider: None,
             label: format!("{}:{}", self.device, self.port),
             place: NicPlace::Device(&self.device, self.port),
+            place_keys: &["device", "port"],
             library: "libibverbs",
             hardware: "RDMA device",
             listen: None,

@@ -105,6 +105,7 @@ impl NicKeys for OfiKeys {
                 // EFA names the domain of `rdmap0s6` `rdmap0s6-rdm`.
                 None => NicPlace::Device(domain.strip_suffix("-rdm").unwrap_or(domain), 1),
             },
+            place_keys: &["domain", "address"],
             library: "libfabric",
             hardware: match self.uses_sockets() {
                 true => "interface",

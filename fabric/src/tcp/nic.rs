@@ -105,6 +105,7 @@ impl NicKeys for TcpKeys {
                 _ => at.to_string(),
             },
             place: NicPlace::Address(at.ip()),
+            place_keys: &["address", "listen"],
             library: "kernel TCP",
             hardware: "interface",
             listen: self.listen,

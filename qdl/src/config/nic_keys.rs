@@ -17,13 +17,8 @@ use super::{
     words::keys_here,
 };
 
-/// Keys whose value the frontend sets for both ends.
-const FRONTEND_KEYS: &[&str] = &[
-    "slots",
-    "connections",
-    "post_from_issue_thread_up_to",
-    "gpus",
-];
+/// Keys whose value the frontend sets for both ends, beside the number of connections.
+const FRONTEND_KEYS: &[&str] = &["slots", "post_from_issue_thread_up_to", "gpus"];
 
 pub(super) fn fabric_of(i: usize, document: &Document) -> &'static str {
     let has = |key: &&str| document.has(&format!("nics[{i}].{key}"));
@@ -90,7 +85,7 @@ fn check_entry_keys(i: usize, side: ConfigSide, all: &KnownKeys, out: &mut Findi
         let mut others = all.fabrics.iter();
         let other = others.find(|(_, keys, _)| keys.iter().any(|k| k == key));
         let (what, help) = match other {
-            _ if known.contains(&key) => match useless(key, side, fabric) {
+            _ if known.contains(&key) => match useless(key, side, fabric, counting) {
                 Some(what) => (format!("`{key}` {what}"), format!("remove `{key}`")),
                 None => continue,
             },
@@ -118,9 +113,9 @@ fn naming_keys() -> String {
 }
 
 /// Returns why a key has no effect on this side; `None` if the key has an effect.
-fn useless(key: &str, side: ConfigSide, fabric: &str) -> Option<&'static str> {
+fn useless(key: &str, side: ConfigSide, fabric: &str, counting: &str) -> Option<&'static str> {
     match side {
-        ConfigSide::Accelerator if FRONTEND_KEYS.contains(&key) => {
+        ConfigSide::Accelerator if key == counting || FRONTEND_KEYS.contains(&key) => {
             Some("does nothing on an accelerator: the frontend's value counts")
         }
         ConfigSide::Frontend if key == "gpu" && fabric != "ib" => {
@@ -183,10 +178,10 @@ impl NicConfig {
         out.rule(&format!("{path}.match"), pattern.as_str(), rule);
         let by_gpu = self.group_by == Some(GroupBy::Gpu);
         let document = out.document;
+        let place_keys = self.fabric.facts().place_keys;
         for key in document.keys(path) {
             let what = match key {
-                "device" | "domain" | "address" | "listen" => "names one NIC",
-                "port" => "is one NIC's",
+                key if place_keys.contains(&key) => "names one NIC",
                 "cpus" => "pins one NIC's thread; each runs on its NIC's own node as it is",
                 "gpu" if by_gpu => "is one GPU, and `group_by: gpu` gives each NIC its own",
                 _ => continue,

@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, path::Path};
 
+use fabric::kinds::{EachFabric, NAMING_KEYS, NicFabric};
+
 use super::{
     document::Document,
     error::{ConfigError, Problem},
@@ -20,10 +22,20 @@ pub struct Written {
     nics: Vec<usize>,
 }
 
-/// Keys that name a NIC and its GPU. The topology sets them for an entry with `match`.
-const NAMES: [&str; 7] = [
-    "ofi", "device", "port", "domain", "address", "listen", "gpu",
-];
+/// Whether a key of an entry names a NIC or its GPU. The topology sets these keys for an entry with
+/// `match`.
+fn is_name(key: &str) -> bool {
+    struct PlaceKeys<'k>(&'k str, bool);
+    impl EachFabric for PlaceKeys<'_> {
+        fn visit<K: Default>(&mut self, _: &'static str, make: fn(K) -> NicFabric) {
+            self.1 |= make(K::default()).facts().place_keys.contains(&self.0);
+        }
+    }
+    let mut of_place = PlaceKeys(key, false);
+    NicFabric::each(&mut of_place);
+    let names_fabric = NAMING_KEYS.iter().any(|(_, keys)| keys.contains(&key));
+    of_place.1 || (names_fabric && key != "match") || key == "gpu"
+}
 
 impl Written {
     /// Reads a loaded file again.
@@ -48,7 +60,7 @@ impl Written {
         let key = key
             .strip_prefix("nics[")
             .and_then(|key| key.split_once("]."));
-        key.is_some_and(|(_, key)| NAMES.contains(&key))
+        key.is_some_and(|(_, key)| is_name(key))
     }
 
     /// Sets the file's entry `of[i]` as the source of entry `i` of `nics`.
@@ -79,7 +91,7 @@ impl Written {
         let (index, key) = key.strip_prefix("nics[")?.split_once("].")?;
         let of = self.nics.get(index.parse::<usize>().ok()?)?;
         let line = |key: &str| self.lines.get(&format!("nics[{of}].{key}")).copied();
-        let matched = || NAMES.contains(&key).then(|| line("match")).flatten();
+        let matched = || is_name(key).then(|| line("match")).flatten();
         Some(line(key).or_else(matched))
     }
 }

@@ -43,6 +43,7 @@ pub(crate) fn links(nics: &[NicConfig]) -> Vec<LinkFact> {
             NicPlace::Address(ip) if ip.is_unspecified() => return None,
             NicPlace::Address(ip) => of_address(root, ip),
             NicPlace::Device(name, port) => (name.to_owned(), of_device(root, name, port)),
+            NicPlace::NoHardware => (config.facts().label, LinkLayer::Virtual),
         };
         Some(LinkFact { nic, name, layer })
     });
@@ -158,6 +159,7 @@ impl LinkWatch {
         match nic.facts().place {
             NicPlace::Address(address) => Self::of_address(address),
             NicPlace::Device(device, port) => Self::of_port(device, port),
+            NicPlace::NoHardware => Self::Unknown,
         }
     }
 

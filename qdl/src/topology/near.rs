@@ -26,6 +26,7 @@ impl Topology {
         self.nics.iter().find(|nic| match place {
             NicPlace::Address(address) => nic.addresses.contains(&address),
             NicPlace::Device(name, _) => nic.name == name || nic.netdev.as_deref() == Some(name),
+            NicPlace::NoHardware => false,
         })
     }
 

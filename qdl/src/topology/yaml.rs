@@ -76,13 +76,16 @@ type YamlNic = (Option<usize>, Option<IpAddr>);
 impl Topology {
     pub(crate) fn frontend_yaml(&self, node: &str, fabric: Fabric) -> String {
         let template = include_str!("templates/frontend.yaml");
-        let text = self.yaml(template, node, fabric, |_, at| format!("address: {at}"));
+        let pairs = format!("\n    queue_pairs: {QUEUE_PAIRS}");
+        let text = self.yaml(template, node, fabric, &pairs, |_, at| {
+            format!("address: {at}")
+        });
         format!("{text}\n{FIRST_RUN}")
     }
 
     pub(crate) fn accelerator_yaml(&self, node: &str, fabric: Fabric) -> String {
         let template = include_str!("templates/accelerator.yaml");
-        self.yaml(template, node, fabric, |i, at| {
+        self.yaml(template, node, fabric, "", |i, at| {
             let port = DATA_PORT.saturating_add(i as u16);
             format!("listen: \"{}\"", SocketAddr::new(at, port))
         })
@@ -93,6 +96,7 @@ impl Topology {
         template: &str,
         node: &str,
         fabric: Fabric,
+        pairs: &str,
         socket: impl Fn(usize, IpAddr) -> String,
     ) -> String {
         let entries = self.entries(fabric);
@@ -103,7 +107,7 @@ impl Topology {
         let nic = |(i, entry): (usize, &YamlNic)| {
             let keys = match *entry {
                 (_, Some(at)) => socket(i, at),
-                (nic, None) => self.device_keys(nic.unwrap_or_default()),
+                (nic, None) => self.device_keys(nic.unwrap_or_default(), pairs),
             };
             format!("  - {keys}\n")
         };
@@ -123,7 +127,7 @@ impl Topology {
         fill_template(template, 0, &values)
     }
 
-    fn device_keys(&self, nic: usize) -> String {
+    fn device_keys(&self, nic: usize, pairs: &str) -> String {
         let n = &self.nics[nic];
         let port = match n.kind {
             NicKind::Rdma { port, .. } => port,
@@ -132,7 +136,7 @@ impl Topology {
         let device = &n.name;
         let gpu = self.gpu_of(nic).map(|g| format!("\n    gpu: {g}"));
         let gpu = gpu.unwrap_or_default();
-        format!("device: {device}\n    port: {port}\n    queue_pairs: {QUEUE_PAIRS}{gpu}")
+        format!("device: {device}\n    port: {port}{pairs}{gpu}")
     }
 
     /// NICs of the file; loopback if this machine has no NIC.

@@ -69,7 +69,8 @@ impl UsedNode {
             }
             used.add(found);
         }
-        if used.nics.is_empty() {
+        let has_hardware = |nic: &NicConfig| nic.facts().place != NicPlace::NoHardware;
+        if used.nics.is_empty() && (nics.is_empty() || nics.iter().any(has_hardware)) {
             let up = used.node.nics.iter();
             let up = up.filter(|nic| nic.up && nic.link_layer != "loopback");
             let any = NicName::Device(String::new());
@@ -115,12 +116,13 @@ enum NicName {
 }
 
 /// How an entry names its NIC. `None` for an entry that listens on all addresses, where the peer
-/// chooses the NIC, or on loopback, which is none.
+/// chooses the NIC, and for one on loopback or without hardware.
 fn selected(entry: &NicConfig) -> Option<NicName> {
     match (&entry.matching, entry.facts().place) {
         (Some(pattern), _) => Some(NicName::Pattern(pattern.clone())),
         (None, NicPlace::Device(device, _)) => Some(NicName::Device(device.to_owned())),
         (None, NicPlace::Address(ip)) if ip.is_unspecified() || ip.is_loopback() => None,
+        (None, NicPlace::NoHardware) => None,
         (None, NicPlace::Address(ip)) => Some(NicName::Address(ip)),
     }
 }

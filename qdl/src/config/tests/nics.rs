@@ -76,6 +76,11 @@ fn keys_that_do_nothing_at_this_end_are_refused() {
          connections: 4 => does nothing on an accelerator
          gpus: all => does nothing on an accelerator",
     );
+    assert_refused(
+        with_accelerator_nic,
+        "device: mlx5_0, queue_pairs: 4 => `queue_pairs` does nothing on an accelerator
+         ofi: efa, domain: d, connections: 4 => `connections` does nothing on an accelerator",
+    );
     let gpu = after_head(&REST.replace("nics: [{", "nics: [{gpu: 1, "));
     let what = "does nothing on a frontend: the accelerator's file says which GPU a NIC feeds";
     assert_eq!(gpu, [format!("8:9 `gpu` {what}")]);
@@ -215,7 +220,7 @@ fn an_entry_may_stand_for_several_nics() {
         ", domain: d, ofi: efa => `domain` names one NIC
          , device: mlx5_0 => `device` names one NIC
          , cpus: [1] => `cpus` pins one NIC's thread
-         , port: 2 => `port` is one NIC's
+         , port: 2 => `port` names one NIC
          , connections: 2 => `connections` is a key of the fabric `tcp`
          , group_by: numa => group_by",
     );
