@@ -26,6 +26,21 @@ pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
     replace(path, bytes.as_ref()).map_err(|e| io::Error::new(e.kind(), words(&e)))
 }
 
+/// Like [`write()`]; creates the folders above the file.
+///
+/// # Errors
+/// One line that names the file.
+pub fn write_below(path: &Path, bytes: impl AsRef<[u8]>) -> Result<(), String> {
+    let made = path.parent().map_or(Ok(()), fs::create_dir_all);
+    let written = made.and_then(|()| write(path, bytes));
+    written.map_err(|e| cannot_write(path, &e))
+}
+
+/// The message of a file or folder that cannot be written.
+pub fn cannot_write(path: &Path, error: &io::Error) -> String {
+    format!("cannot write {}: {}", path.display(), words(error))
+}
+
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     // A link stays, and its file is replaced.
     let to =

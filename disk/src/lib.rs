@@ -7,7 +7,7 @@ mod list;
 mod lock;
 mod temporary;
 
-pub use file::{words, write};
+pub use file::{cannot_write, words, write, write_below};
 pub use list::{files, folders};
 pub use lock::FolderLock;
 pub use temporary::{Temporary, sweep};

@@ -1,6 +1,6 @@
 //! The command `describe` for this machine.
 
-use std::{fs, io::Write, path::PathBuf};
+use std::{io::Write, path::PathBuf};
 
 use crate::{Node, Role};
 
@@ -45,11 +45,7 @@ impl DescribeArgs {
     /// The file cannot be written; the text names it.
     pub fn write(&self, text: &str) -> Result<(), String> {
         match &self.output {
-            Some(path) => {
-                let made = path.parent().map_or(Ok(()), fs::create_dir_all);
-                let written = made.and_then(|()| disk::write(path, text));
-                written.map_err(|e| format!("cannot write {}: {}", path.display(), disk::words(&e)))
-            }
+            Some(path) => disk::write_below(path, text),
             None => {
                 // Ignore a closed pipe.
                 let _ = std::io::stdout().write_all(text.as_bytes());

@@ -19,13 +19,7 @@ impl Error {
     }
 
     pub(crate) fn write(path: &Path) -> impl FnOnce(io::Error) -> Error {
-        move |e| {
-            Error(format!(
-                "cannot write {}: {}",
-                path.display(),
-                disk::words(&e)
-            ))
-        }
+        move |e| Error(disk::cannot_write(path, &e))
     }
 
     pub(crate) fn content(path: &Path) -> impl FnOnce(String) -> Error {
@@ -65,10 +59,7 @@ fn document(path: &Path, bytes: Vec<u8>) -> Result<String, Error> {
 
 /// Writes a file and creates the folders above it.
 pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> Result<(), Error> {
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder).map_err(Error::write(path))?;
-    }
-    disk::write(path, bytes).map_err(Error::write(path))
+    disk::write_below(path, bytes).map_err(Error)
 }
 
 /// Copies a file and creates the folders above the copy.
@@ -85,7 +76,7 @@ pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
 /// Writes indented JSON with a newline at its end.
 pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), Error> {
     let text = serde_json::to_string_pretty(value);
-    let text = text.map_err(|e| Error::write(path)(io::Error::other(e)))?;
+    let text = text.map_err(|e| Error::content(path)(e.to_string()))?;
     write(path, text + "\n")
 }
 

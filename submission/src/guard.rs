@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 pub use crate::configs::RunConfigs;
 use crate::{
     layout::{Division, RunKind},
-    round::Round,
+    round::{Round, ScenarioRow},
     rules::{MODEL_KNOWN, RECORD_CONF, RunCheck, SCENARIO_KNOWN, SubmissionRule},
 };
 
@@ -110,9 +110,9 @@ pub fn check(round: &Round, run: &PlannedRun) -> Vec<Refusal> {
     }
     let model = &round.models[*name];
     let rows = round.scenarios.values();
-    let prefix = rows.filter(|row| row.loadgen == manifest.scenario);
-    let prefix = prefix.map(|row| row.flag.replace('-', "_")).next();
-    let detail = run.detail(&prefix.unwrap_or_default());
+    let mut rows = rows.filter(|row| row.loadgen == manifest.scenario);
+    let prefix = rows.next().map_or(String::new(), ScenarioRow::prefix);
+    let detail = run.detail(&prefix);
     let judged = detail.whole("effective_target_latency_ns");
     let scenario = round.scenario_of(model, &manifest.model, &manifest.scenario, judged);
     if model.scenarios().all(|s| s != scenario) {

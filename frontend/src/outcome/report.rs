@@ -66,8 +66,6 @@ pub struct FinishedRun<'a> {
     pub tokens: Option<TokenCounts>,
     pub timeline: Timeline,
     pub started: SystemTime,
-    /// Time from the first sample to the last.
-    pub duration: Duration,
 }
 
 /// Counts of a run with tokens, besides its histograms.
@@ -82,6 +80,10 @@ pub struct TokenCounts {
 }
 
 impl FinishedRun<'_> {
+    fn duration(&self) -> Duration {
+        Duration::try_from_secs_f64(self.counted.duration_s).unwrap_or_default()
+    }
+
     pub fn summary(&self) -> (Summary, ExitCode) {
         let mut run = self.record();
         let agrees = run.close();
@@ -120,7 +122,7 @@ impl FinishedRun<'_> {
         let answered = self.counted.system.ledger.answered;
         let throughput = self.throughput.report();
         let outcome = self.outcome.as_ref();
-        let seconds = self.duration.as_secs_f64();
+        let seconds = self.counted.duration_s;
         let judged = outcome.map(|o| o.verdict).unwrap_or(Word::NotJudged);
         let phases = self.phases();
         let loadgen =
@@ -295,7 +297,7 @@ impl FinishedRun<'_> {
             outcome,
             record: &record,
             given: &self.settings.provenance,
-            seconds: self.duration.as_secs_f64(),
+            seconds: self.counted.duration_s,
             standstill,
         })
     }
@@ -452,7 +454,7 @@ impl FinishedRun<'_> {
             mark.unwrap_or(Ok(())),
             accuracy.unwrap_or(Ok(())),
             record::write_timeline(folder, &self.timeline).map_err(failed(TIMELINE)),
-            record::save(&all, folder, self.started, self.duration).map_err(Into::into),
+            record::save(&all, folder, self.started, self.duration()).map_err(Into::into),
             manifest::end(left.clone(), folder, code.code(), reason).map_err(Into::into),
         ];
         let written = written.into_iter().collect::<anyhow::Result<()>>();

@@ -145,7 +145,6 @@ impl Watch {
             tokens,
             timeline,
             started,
-            duration,
         }
     }
 

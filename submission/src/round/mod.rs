@@ -86,6 +86,11 @@ pub(crate) struct ScenarioRow {
 }
 
 impl ScenarioRow {
+    /// Begin of LoadGen's names of the scenario's settings.
+    pub(crate) fn prefix(&self) -> String {
+        self.flag.replace('-', "_")
+    }
+
     /// Samples per second that LoadGen logged.
     pub(crate) fn rate(&self, log: &Detail) -> Option<f64> {
         match &self.rate {

@@ -52,7 +52,7 @@ pub(super) fn check(check: &mut TreeCheck<'_>, system: &Name, fields: &Map<Strin
     let tree = check.tree;
     sessions(check, system);
     let (Some(machines), Some(form)) = (
-        build::described(tree, system),
+        check.described(system),
         Form::named(&tree.submitter, system),
     ) else {
         return;

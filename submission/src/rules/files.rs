@@ -97,7 +97,7 @@ fn upload(check: &mut TreeCheck<'_>, folder: &Path) {
 /// suffice, else a statement by hand.
 fn bandwidths(check: &mut TreeCheck<'_>, system: &Name) {
     let path = layout::document(&check.tree.page(system, layout::BANDWIDTH_PAGE));
-    let described = build::described(check.tree, system);
+    let described = check.described(system);
     let (Ok(text), Some(described)) = (error::read(&path), described) else {
         return;
     };

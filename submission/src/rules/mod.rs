@@ -18,6 +18,7 @@ pub(crate) mod tests;
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
+    rc::Rc,
 };
 
 pub use answers::check_runs;
@@ -28,8 +29,9 @@ use ::record::Manifest;
 use loadgen_log::Detail;
 
 use crate::{
+    build,
     configs::RunConfigs,
-    describe::escape::visible,
+    describe::{escape::visible, system::DescribedSystem},
     error,
     layout::{self, Division, Name, ResultId, RunKind, Tree},
     manifest,
@@ -194,6 +196,8 @@ struct TreeCheck<'a> {
     round: &'a Round,
     /// The checkout of mlcommons/inference.
     checker: Option<&'a Path>,
+    /// Machines of the systems read so far.
+    described: BTreeMap<Name, Option<Rc<DescribedSystem>>>,
     found: Vec<RuleFinding>,
 }
 
@@ -233,8 +237,16 @@ impl<'a> TreeCheck<'a> {
             tree,
             round,
             checker,
+            described: BTreeMap::new(),
             found: Vec::new(),
         }
+    }
+
+    /// The machines of a system; `None` without a description of LoadGen's node.
+    fn described(&mut self, system: &Name) -> Option<Rc<DescribedSystem>> {
+        let read = || build::described(self.tree, system).map(Rc::new);
+        let known = self.described.entry(system.clone());
+        known.or_insert_with(read).clone()
     }
 
     /// Adds a finding, if the division has the rule.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
-use crate::round::NS_PER_MS;
+use crate::round::{NS_PER_MS, ScenarioRow};
 
 /// A run as far as it is known: its settings before it begins, and its results when it is over.
 pub(crate) struct RunCheck<'a> {
@@ -273,17 +273,17 @@ impl<'a> RunCheck<'a> {
         // Verifiers, not latencies, judge most tests' runs.
         let measured = self.is_measured() && self.is_over();
         let row = self.round.scenarios.get(self.scenario);
-        let flag = row.map_or(String::new(), |row| row.flag.replace('-', "_"));
+        let prefix = row.map_or(String::new(), ScenarioRow::prefix);
         let percent = row.and_then(|row| row.percentile).unwrap_or(0.99) * 100.0;
         for (limit, setting, result) in [
             (
                 limits.ttft_ms,
-                format!("{flag}_ttft_latency"),
+                format!("{prefix}_ttft_latency"),
                 format!("result_first_token_{percent:.2}_percentile_latency_ns"),
             ),
             (
                 limits.tpot_ms,
-                format!("{flag}_tpot_latency"),
+                format!("{prefix}_tpot_latency"),
                 format!("result_time_per_output_token_{percent:.2}_percentile_ns"),
             ),
             (

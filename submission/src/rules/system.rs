@@ -4,7 +4,7 @@ use fabric::kinds::FabricLayers;
 use serde_json::{Map, Value};
 
 use super::{files::is_empty, *};
-use crate::{build, describe::system::DescribedSystem, error};
+use crate::error;
 
 pub(super) fn check(check: &mut TreeCheck<'_>, system: &Name) {
     let path = check.tree.system_json(system);
@@ -59,8 +59,8 @@ pub(super) fn check(check: &mut TreeCheck<'_>, system: &Name) {
     }
     let protocol = text("network_protocol");
     let words = facts::words(protocol);
-    let machines = build::described(check.tree, system);
-    let nics = machines.iter().flat_map(DescribedSystem::nics);
+    let machines = check.described(system);
+    let nics = machines.iter().flat_map(|machines| machines.nics());
     let own: Vec<_> = nics.map(|used| used.layers(&used.nic.link_layer)).collect();
     let names = |known: &[String], of: fn(&FabricLayers) -> &String| {
         let mut own = own.iter().map(|layers| facts::words(of(layers)));
