@@ -32,7 +32,7 @@ impl From<Stop> for LoadgenError {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum TestEnd {
     /// `StartTest` returned, or threw the exception with this text.
     Returned(Result<(), String>),
     /// `StartTest` will never return; `AbortTest` may be called.
@@ -65,12 +65,12 @@ impl State {
         true
     }
 
-    fn end(&self) -> Option<End> {
+    fn end(&self) -> Option<TestEnd> {
         if let Some(result) = &self.returned {
-            return Some(End::Returned(result.clone()));
+            return Some(TestEnd::Returned(result.clone()));
         }
         let held = self.loaded || self.inside || self.parked;
-        (self.stop.is_some() && held).then_some(End::Abandoned)
+        (self.stop.is_some() && held).then_some(TestEnd::Abandoned)
     }
 }
 
@@ -158,7 +158,7 @@ impl Control {
     }
 
     /// Waits for the end of the run. A stop of the test ends the wait early.
-    pub(crate) fn wait_for_end(&self) -> (End, Option<Stop>) {
+    pub(crate) fn wait_for_end(&self) -> (TestEnd, Option<Stop>) {
         let mut state = self.lock();
         loop {
             if let Some(end) = state.end() {
@@ -208,7 +208,7 @@ mod tests {
                 };
                 assert_eq!(goes_on, event.is_lowercase(), "{events}: {event}");
             }
-            let end = abandoned.then_some(End::Abandoned);
+            let end = abandoned.then_some(TestEnd::Abandoned);
             assert_eq!(state.end(), end, "{events}");
         }
     }
@@ -221,6 +221,6 @@ mod tests {
             loaded: true,
             ..State::default()
         };
-        assert_eq!(state.end(), Some(End::Returned(Ok(()))));
+        assert_eq!(state.end(), Some(TestEnd::Returned(Ok(()))));
     }
 }

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::conf_text::ConfText;
-use crate::control::{CONTROL, End, Stop};
+use crate::control::{CONTROL, Stop, TestEnd};
 use crate::error::LoadgenError;
 use crate::log_settings::LogSettings;
 use crate::raw::{self, GO_ON, RawCallbacks, STOP, Said};
@@ -128,7 +128,7 @@ pub fn run_test(
 
     let (end, stop) = CONTROL.wait_for_end();
     match &end {
-        End::Returned(result) => {
+        TestEnd::Returned(result) => {
             // The result is in; ignore a panic while the thread drops the SUT and the QSL.
             let _ = thread.join();
             if result.is_err() {
@@ -136,11 +136,11 @@ pub fn run_test(
                 let _ = close_logs();
             }
         }
-        End::Abandoned => close_logs().map_err(LoadgenError::Exception)?,
+        TestEnd::Abandoned => close_logs().map_err(LoadgenError::Exception)?,
     }
     match (stop, end) {
         (Some(stop), _) => Err(stop.into()),
-        (None, End::Returned(Err(what))) => Err(LoadgenError::Exception(what)),
+        (None, TestEnd::Returned(Err(what))) => Err(LoadgenError::Exception(what)),
         (None, _) => TestOutcome::read(log.files()),
     }
 }

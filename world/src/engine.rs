@@ -20,7 +20,7 @@ use crate::{
 const LONGEST_REASON: u64 = 400;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum JobEnd {
     Answer,
     Refusal,
     GivenBack,
@@ -36,7 +36,7 @@ struct Job {
     /// Ends of the parts before the last one.
     parts: Vec<u32>,
     next: usize,
-    end: End,
+    end: JobEnd,
     answer: Vec<u8>,
 }
 
@@ -122,11 +122,11 @@ impl Engine {
         let (end, hangs) = self.end(server, fate, now);
         fate.server = server;
         fate.attempts += 1;
-        fate.refusals += u32::from(end == End::Refusal);
+        fate.refusals += u32::from(end == JobEnd::Refusal);
         let mut dice = Dice::of(fate.seed, &[2, u64::from(fate.attempts)]);
         let answer = answer(digest, self.shape.answer as usize);
         let mut parts = self.parts(answer.len() as u32, &mut dice);
-        if end != End::Answer {
+        if end != JobEnd::Answer {
             parts.truncate(dice.below(parts.len() as u64 + 1) as usize);
         }
         book.mix(4, id);
@@ -163,7 +163,7 @@ impl Engine {
     }
 
     /// How an attempt ends, and whether it never does.
-    fn end(&self, server: usize, fate: &Fate, now: u64) -> (End, bool) {
+    fn end(&self, server: usize, fate: &Fate, now: u64) -> (JobEnd, bool) {
         let mut dice = Dice::of(fate.seed, &[1]);
         let refusals = match dice.percent(self.shape.refused) {
             true => dice.from_to(1, self.shape.refusals),
@@ -171,11 +171,11 @@ impl Engine {
         };
         let hangs = !fate.warms_up && dice.percent(self.shape.never) && fate.attempts == 0;
         let end = if self.away[server] > now {
-            End::GivenBack
+            JobEnd::GivenBack
         } else if u64::from(fate.refusals) < refusals {
-            End::Refusal
+            JobEnd::Refusal
         } else {
-            End::Answer
+            JobEnd::Answer
         };
         (end, hangs)
     }
@@ -250,9 +250,9 @@ impl Engine {
             let words = "the engine minds, and says so at length\u{7} ".repeat(10);
             let reason = &words[..job.dice.below(LONGEST_REASON) as usize];
             match job.end {
-                End::Refusal => job.arrival.refuse(&reason),
-                End::GivenBack => job.arrival.give_back(reason),
-                End::Answer => {
+                JobEnd::Refusal => job.arrival.refuse(&reason),
+                JobEnd::GivenBack => job.arrival.give_back(reason),
+                JobEnd::Answer => {
                     job.write(job.answer.len());
                     let done = Finished {
                         ticket: job.arrival.ticket(),
@@ -319,11 +319,11 @@ impl Engine {
     }
 }
 
-fn fate_words(end: End, hangs: bool) -> &'static str {
+fn fate_words(end: JobEnd, hangs: bool) -> &'static str {
     match (end, hangs) {
         (_, true) => ", never answered",
-        (End::Answer, _) => "",
-        (End::Refusal, _) => ", to be refused",
-        (End::GivenBack, _) => ", to be given back",
+        (JobEnd::Answer, _) => "",
+        (JobEnd::Refusal, _) => ", to be refused",
+        (JobEnd::GivenBack, _) => ", to be given back",
     }
 }

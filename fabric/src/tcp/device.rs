@@ -92,13 +92,13 @@ fn nonce() -> io::Result<[u8; 16]> {
 
 /// The end that proves.
 #[derive(Clone, Copy)]
-enum End {
+enum Prover {
     Frontend = 1,
     Accelerator = 2,
 }
 
 impl ConnectionSecret {
-    fn mac(&self, end: End, preamble: &Preamble, nonce: &[u8; 16]) -> Hmac<Sha256> {
+    fn mac(&self, prover: Prover, preamble: &Preamble, nonce: &[u8; 16]) -> Hmac<Sha256> {
         let ip = match self.address.ip().to_canonical() {
             IpAddr::V4(ip) => ip.to_ipv6_mapped(),
             IpAddr::V6(ip) => ip,
@@ -106,7 +106,7 @@ impl ConnectionSecret {
         Hmac::<Sha256>::new_from_slice(&self.key)
             .expect("HMAC takes a key of any length")
             .chain_update(b"qdl data 1\0")
-            .chain_update([end as u8])
+            .chain_update([prover as u8])
             .chain_update(preamble.nonce)
             .chain_update(nonce)
             .chain_update(preamble.connection.to_le_bytes())
@@ -158,12 +158,12 @@ impl TcpDevice {
     ) -> io::Result<()> {
         let exchange = async {
             let nonce = nonce()?;
-            let proof = secret.mac(End::Accelerator, preamble, &nonce).finalize();
+            let proof = secret.mac(Prover::Accelerator, preamble, &nonce).finalize();
             let answer = [&nonce[..], &proof.into_bytes()].concat();
             stream.write_all(&answer).await?;
             let mut proof = [0; PROOF_BYTES];
             stream.read_exact(&mut proof).await?;
-            let own = secret.mac(End::Frontend, preamble, &nonce);
+            let own = secret.mac(Prover::Frontend, preamble, &nonce);
             own.verify_slice(&proof)
                 .map_err(|_| io::Error::from(io::ErrorKind::PermissionDenied))
         };
@@ -251,14 +251,14 @@ impl TcpDevice {
             }
             let mut proof = [0; PROOF_BYTES];
             stream.read_exact(&mut proof).await.map_err(closed)?;
-            let theirs = secret.mac(End::Accelerator, preamble, &nonce);
+            let theirs = secret.mac(Prover::Accelerator, preamble, &nonce);
             theirs.verify_slice(&proof).map_err(|_| {
                 refused(
                     "its proof is wrong: another program or another node answers at this address"
                         .to_owned(),
                 )
             })?;
-            let own = secret.mac(End::Frontend, preamble, &nonce).finalize();
+            let own = secret.mac(Prover::Frontend, preamble, &nonce).finalize();
             stream.write_all(&own.into_bytes()).await.map_err(failed)?;
             let mut answer = [0; 8];
             match stream.read_exact(&mut answer).await {
@@ -364,7 +364,7 @@ mod tests {
             nonce: [0x11; 16],
         };
         let secret = secret("10.0.0.1:7410".parse().expect("an address"));
-        let proof = secret.mac(End::Accelerator, &preamble, &[0x22; 16]);
+        let proof = secret.mac(Prover::Accelerator, &preamble, &[0x22; 16]);
         assert_eq!(
             hex::encode(proof.finalize().into_bytes()),
             "b8258021f0ed4bdc400399c720b792d9d05d2db33427be33f5a43d045eed518d"

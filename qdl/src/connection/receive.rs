@@ -34,7 +34,7 @@ pub(crate) struct ReceiveHalf {
     pub wakeups: u64,
     /// The last poll found events, or bytes of an incomplete payload.
     pub is_busy: bool,
-    /// The last poll found an echo: the caller must call [`SendHalf::post`], which replies.
+    /// The last poll found an echo: the caller must call [`SendHalf::post_from`], which replies.
     pub owes_reply: bool,
     /// Value of [`Rx::carried`] after the last poll.
     carried: u64,

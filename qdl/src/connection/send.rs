@@ -44,7 +44,7 @@ pub(crate) fn not_posted(error: PostError) -> Result<bool, Box<Broken>> {
     }
 }
 
-/// Result of [`SendHalf::post`].
+/// Result of [`SendHalf::post_from`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Posted {
     /// The call posted a write or carried bytes, possibly of earlier posts.
@@ -122,7 +122,7 @@ impl SendHalf {
     /// Posts writes while there is room, with few doorbells. If a second thread owns the
     /// token, that thread looks again and does the work. Stores a failure of the link for the NIC
     /// thread ([`Self::has_failed`]).
-    pub(crate) fn post(&self, source: &mut impl WriteSource) -> Posted {
+    pub(crate) fn post_from(&self, source: &mut impl WriteSource) -> Posted {
         let (mut is_work, mut is_left) = (false, false);
         let mut claim = self.token.claim();
         while let Some(mut sending) = claim.next() {
@@ -238,7 +238,7 @@ impl SendHalf {
     }
 
     /// Fabric's counts of all links so far. Holds the token: work published meanwhile waits for the
-    /// next [`Self::post`]. So call it only for a connection that is down.
+    /// next [`Self::post_from`]. So call it only for a connection that is down.
     pub(crate) fn fabric_counts(&self) -> FabricCounts {
         self.token.exclusive(|s| {
             let mut counts = s.past;
@@ -250,7 +250,7 @@ impl SendHalf {
     }
 
     /// This half's own counts. Holds the token like [`Self::fabric_counts`]: call it while no
-    /// samples are in flight, or call [`Self::post`] afterwards.
+    /// samples are in flight, or call [`Self::post_from`] afterwards.
     pub(crate) fn counts(&self) -> SendCounts {
         self.token.exclusive(|s| s.counts)
     }
@@ -352,7 +352,7 @@ mod loom_tests {
     }
 
     fn post(half: &SendHalf, writes: usize) {
-        half.post(&mut Writes(writes));
+        half.post_from(&mut Writes(writes));
     }
 
     /// A source that has reserved a slot for a sample which another connection then takes.
@@ -390,7 +390,7 @@ mod loom_tests {
                     tracker.has_free()
                 })
             };
-            let posted = half.post(&mut Reserves {
+            let posted = half.post_from(&mut Reserves {
                 tracker: &tracker,
                 waiting: &waiting,
                 held: Reserved::default(),

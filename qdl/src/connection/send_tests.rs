@@ -118,7 +118,7 @@ fn send(half: &SendHalf, left: usize) -> (bool, Writes) {
         left,
         ..Writes::default()
     };
-    (half.post(&mut out).is_work, out)
+    (half.post_from(&mut out).is_work, out)
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn writes_that_come_while_slots_are_held_go_with_the_next_burst() {
         later: 2,
         ..Writes::default()
     };
-    assert!(half.post(&mut out).is_work);
+    assert!(half.post_from(&mut out).is_work);
     assert_eq!(out.left, 0);
     assert_eq!(log.lock().expect("alive").flushes, [3, 2]);
     // A call that posts no write does not repeat, but says so.
@@ -137,7 +137,7 @@ fn writes_that_come_while_slots_are_held_go_with_the_next_burst() {
         later: 2,
         ..Writes::default()
     };
-    let posted = half.post(&mut out);
+    let posted = half.post_from(&mut out);
     assert!(!posted.is_work && posted.is_left);
     assert_eq!(out.left, 2);
 }
@@ -155,7 +155,7 @@ fn the_doorbell_is_rung_once_for_each_burst_and_where_there_is_no_room() {
             burst,
             ..Writes::default()
         };
-        assert!(half.post(&mut out).is_work);
+        assert!(half.post_from(&mut out).is_work);
         assert_eq!(out.left, 0);
         assert_eq!(log.lock().expect("alive").flushes, flushes);
     }

@@ -4,7 +4,7 @@
 //!   turn:  commands --> poll connections --> deliver --> take down the lost --> post --> record
 //! ```
 //!
-//! A [`Share`] runs the turn. Its [`End`] is the frontend's or the accelerator's part of it. All of
+//! A [`Share`] runs the turn. Its [`NicEnd`] is the frontend's or the accelerator's part of it. All of
 //! its functions run on the NIC thread. Other threads reach the share through [`Inbox::send`].
 
 use std::{
@@ -60,10 +60,11 @@ pub(crate) struct LiveConnection<C, S> {
     pub state: S,
 }
 
-pub(crate) type LiveConnectionOf<E> = LiveConnection<<E as End>::Connection, <E as End>::State>;
+pub(crate) type LiveConnectionOf<E> =
+    LiveConnection<<E as NicEnd>::Connection, <E as NicEnd>::State>;
 
 /// What frontend and accelerator do differently in a turn of a [`Share`].
-pub(crate) trait End: Sized + 'static {
+pub(crate) trait NicEnd: Sized + 'static {
     /// A connection, as commands name it.
     type Connection: Send;
     /// State of a connection that is up.
@@ -91,7 +92,7 @@ pub(crate) trait End: Sized + 'static {
 
     /// Posts waiting writes, or leaves them to the owner of the send token. Returns whether this
     /// call did any work.
-    fn post(&self, connection: &Self::Connection) -> bool;
+    fn post_waiting(&self, connection: &Self::Connection) -> bool;
 
     /// Records the times of what [`Self::deliver`] passed on, once. Not urgent: the peers work
     /// meanwhile.
@@ -113,7 +114,7 @@ pub(crate) trait End: Sized + 'static {
 }
 
 /// The work of a NIC thread for one share of a NIC's connections.
-struct Share<E: End> {
+struct Share<E: NicEnd> {
     end: E,
     commands: Arc<SegQueue<NicCommand<E::Connection>>>,
     links: Vec<LiveConnectionOf<E>>,
@@ -124,7 +125,7 @@ struct Share<E: End> {
     stopping: bool,
 }
 
-impl<E: End> Share<E> {
+impl<E: NicEnd> Share<E> {
     fn execute(&mut self, command: NicCommand<E::Connection>) {
         match command {
             NicCommand::Attach(connection, link) => {
@@ -164,19 +165,19 @@ impl<E: End> Share<E> {
         }
     }
 
-    fn post(&mut self) -> bool {
+    fn post_each(&mut self) -> bool {
         let mut busy = false;
         for up in &self.links {
             let c = &up.connection;
             if self.end.send(c).is_held_up() || self.end.has_writes(c) {
-                busy |= self.end.post(c);
+                busy |= self.end.post_waiting(c);
             }
         }
         busy
     }
 }
 
-impl<E: End> NicWork for Share<E> {
+impl<E: NicEnd> NicWork for Share<E> {
     fn turn(&mut self, now_ns: u64) -> Turn {
         while let Some(command) = self.commands.pop() {
             self.execute(command);
@@ -190,7 +191,7 @@ impl<E: End> NicWork for Share<E> {
                 let up = &mut links[i];
                 let events = end.poll(i, up, now_ns);
                 if up.half.owes_reply {
-                    end.post(&up.connection);
+                    end.post_waiting(&up.connection);
                 }
                 has_events |= events > 0;
                 busy |= up.half.is_busy;
@@ -203,7 +204,7 @@ impl<E: End> NicWork for Share<E> {
             self.end.record(&mut self.links);
             self.take_down();
         }
-        busy |= self.post();
+        busy |= self.post_each();
         self.end.record(&mut self.links);
         match (self.stopping && self.leaving.is_empty(), busy) {
             (true, _) => Turn::Stop,
@@ -253,7 +254,7 @@ impl<C: Send + 'static> Crew<C> {
     ///
     /// # Errors
     /// No descriptor is left, or the plan does not fit `ends`.
-    pub(crate) fn assemble<E: End<Connection = C>>(
+    pub(crate) fn assemble<E: NicEnd<Connection = C>>(
         plan: CrewPlan,
         ends: Vec<MakeEnd<E>>,
     ) -> io::Result<(Self, Vec<NicThread>)> {

@@ -236,7 +236,7 @@ impl Connection {
     ///
     /// # Errors
     /// [`NotPosted`]
-    pub(crate) fn post(
+    pub(crate) fn post_sample(
         &self,
         link: &mut dyn Tx,
         payloads: &Payloads,

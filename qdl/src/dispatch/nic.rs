@@ -11,7 +11,7 @@ use super::{
 use crate::{
     connection::{
         EchoAction, NicThreadHandle, ReceiveHalf, SendHalf,
-        share::{End, LiveConnection},
+        share::{LiveConnection, NicEnd},
         tracker::InFlight,
         writes_at_once,
     },
@@ -51,7 +51,7 @@ impl FrontendEnd {
     }
 }
 
-impl End for FrontendEnd {
+impl NicEnd for FrontendEnd {
     type Connection = Attachment;
     type State = LinkState;
 
@@ -115,8 +115,8 @@ impl End for FrontendEnd {
         self.shared.waits_for(connection) && connection.takes()
     }
 
-    fn post(&self, attachment: &Attachment) -> bool {
-        self.shared.post(self.connection(*attachment))
+    fn post_waiting(&self, attachment: &Attachment) -> bool {
+        self.shared.post_waiting(self.connection(*attachment))
     }
 
     fn record(&mut self, links: &mut [FrontendLink]) {
@@ -191,7 +191,7 @@ impl End for FrontendEnd {
                 EchoAction::Wait => {}
                 EchoAction::Ask(v) => {
                     connection.send.ask(v);
-                    self.shared.post(connection);
+                    self.shared.post_waiting(connection);
                 }
                 EchoAction::Lost(ns) => {
                     up.half.silent = Some(Broken::Silent(format!(

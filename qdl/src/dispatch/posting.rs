@@ -276,7 +276,7 @@ impl DispatchState {
         }
         if self.is_posted_here(burst.bytes, sleeper.is_some(), is_free, *for_sleeper) {
             *for_sleeper += u32::from(sleeper.is_some());
-            self.post(connection);
+            self.post_waiting(connection);
         } else {
             sleeper.inspect(|t| NicThreadHandle::wake(t));
             let handed_over = &self.issuing.handed_over;
@@ -287,9 +287,9 @@ impl DispatchState {
 
     /// Posts a connection's ring and, unless the policy is by health, the backlog. A second thread
     /// that owns the send token posts instead. Returns whether this call did any work.
-    pub(super) fn post(&self, connection: &Connection) -> bool {
+    pub(super) fn post_waiting(&self, connection: &Connection) -> bool {
         let mut requests = Requests::new(self, connection);
-        let posted = connection.send.post(&mut requests);
+        let posted = connection.send.post_from(&mut requests);
         if posted.is_left || connection.send.has_failed() {
             // The NIC thread posts what is left, or takes the connection down, even if no event
             // comes from the link.
@@ -326,7 +326,7 @@ impl DispatchState {
         // One connection may not suffice: a second thread may hold its token.
         for connection in &self.connections {
             if self.waits_for(connection) && connection.takes() {
-                self.post(connection);
+                self.post_waiting(connection);
             }
         }
     }
@@ -490,7 +490,7 @@ impl WriteSource for Requests<'_> {
             (None, None) => return Ok(false),
         };
         let posted = match self.slots.next() {
-            Some(slot) => connection.post(tx, &shared.payloads, slot, attempt, self.now_ns),
+            Some(slot) => connection.post_sample(tx, &shared.payloads, slot, attempt, self.now_ns),
             None => Err(NotPosted::FULL),
         };
         match posted {

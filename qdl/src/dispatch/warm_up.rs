@@ -233,7 +233,7 @@ impl Dispatcher {
             // Discards the warm-up's counts, but not the fabric's.
             connection.send.set_counts(before);
             // A peer's echo may have come while `set_counts` held the token: post the reply.
-            self.shared.post(connection);
+            self.shared.post_waiting(connection);
         }
         report
     }
@@ -417,7 +417,7 @@ impl<'a> WarmUpRound<'a> {
             sample.issued_ns = now_ns();
             self.shared.warm_up.lock().due[connection] += 1;
             while to.ring.push(Attempt::from(sample)).is_err() {
-                self.shared.post(to);
+                self.shared.post_waiting(to);
                 if self.shared.is_away(connection) {
                     self.shared.warm_up.not_answered(connection);
                     return Ok(());
@@ -437,7 +437,7 @@ impl<'a> WarmUpRound<'a> {
         if !to.up.load(Ordering::SeqCst) {
             return fail(WarmUpError::Down { connection });
         }
-        self.shared.post(to);
+        self.shared.post_waiting(to);
         Ok(())
     }
 

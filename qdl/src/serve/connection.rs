@@ -251,7 +251,7 @@ impl ServeConnection {
     pub(super) fn detach(&self) -> bool {
         self.gone.store(true, Ordering::Relaxed);
         let over = self.send.finish();
-        self.post();
+        self.post_ready();
         over
     }
 
@@ -322,12 +322,12 @@ impl ServeConnection {
 
     /// Posts ready responses, or leaves them to the owner of the send token. Returns whether this
     /// call did any work.
-    pub(super) fn post(&self) -> bool {
+    pub(super) fn post_ready(&self) -> bool {
         self.post_from(&mut ResponseWrites::new(self, &[]))
     }
 
     fn post_from(&self, responses: &mut ResponseWrites<'_>) -> bool {
-        let is_work = self.send.post(responses).is_work;
+        let is_work = self.send.post_from(responses).is_work;
         if self.send.has_failed() {
             // The NIC thread takes the connection down, even if no event comes from the link.
             self.nic.get().inspect(|nic| nic.wake());
@@ -471,7 +471,7 @@ impl ServeConnection {
                 }
             }
         });
-        self.post();
+        self.post_ready();
     }
 }
 
@@ -510,7 +510,7 @@ impl Origin for ServeConnection {
         self.responses.push(Ready::Part(imm.slot()));
         match self.cfgs.stream {
             Stream::All if part.from > 0 && self.leaves_parts() => {}
-            _ => _ = self.post(),
+            _ => _ = self.post_ready(),
         }
     }
 
@@ -537,7 +537,7 @@ impl Origin for ServeConnection {
         let left = responses.direct.as_slice();
         if !left.is_empty() {
             left.iter().for_each(|f| self.queue(self.ready(f)));
-            self.post();
+            self.post_ready();
         }
     }
 }
@@ -566,7 +566,11 @@ impl<'a> ResponseWrites<'a> {
     }
 
     /// Posts the next write of `ready`; `None` if the bytes were posted already.
-    fn post(&mut self, ready: Ready, tx: &mut dyn Tx) -> Option<Result<bool, Box<Broken>>> {
+    fn post_response(
+        &mut self,
+        ready: Ready,
+        tx: &mut dyn Tx,
+    ) -> Option<Result<bool, Box<Broken>>> {
         let c = self.connection;
         let (slot, posted, ends, refused) = match ready {
             Ready::Whole {
@@ -643,17 +647,19 @@ impl WriteSource for ResponseWrites<'_> {
     fn post_next(&mut self, tx: &mut dyn Tx, _: &mut SendCounts) -> Result<bool, Box<Broken>> {
         let c = self.connection;
         while let Some(ready) = c.responses.pop() {
-            if let Some(next) = self.post(ready, tx) {
+            if let Some(next) = self.post_response(ready, tx) {
                 return next;
             }
         }
         while let Some(finished) = self.direct.next() {
             let ready = c.ready(finished);
             let next = match ready {
-                Ready::Whole { .. } => self.post(ready, tx),
+                Ready::Whole { .. } => self.post_response(ready, tx),
                 Ready::Part(_) => {
                     c.queue(ready);
-                    c.responses.pop().and_then(|ready| self.post(ready, tx))
+                    c.responses
+                        .pop()
+                        .and_then(|ready| self.post_response(ready, tx))
                 }
             };
             if let Some(next) = next {

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::connection::{
     ReceiveHalf, SendHalf,
-    share::{End, LiveConnection, LiveConnectionOf},
+    share::{LiveConnection, LiveConnectionOf, NicEnd},
     writes_at_once,
 };
 use fabric::{Broken, Link, clock::now_ns};
@@ -37,7 +37,7 @@ impl AcceleratorEnd {
     }
 }
 
-impl End for AcceleratorEnd {
+impl NicEnd for AcceleratorEnd {
     type Connection = Arc<ServeConnection>;
     /// Number of arrivals.
     type State = u64;
@@ -90,8 +90,8 @@ impl End for AcceleratorEnd {
         connection.has_ready()
     }
 
-    fn post(&self, connection: &Arc<ServeConnection>) -> bool {
-        connection.post()
+    fn post_waiting(&self, connection: &Arc<ServeConnection>) -> bool {
+        connection.post_ready()
     }
 
     fn detach(&self, connection: &Arc<ServeConnection>) -> bool {

@@ -97,7 +97,7 @@ impl WriteSource for Asks<'_> {
 fn figures_of_a_heartbeat_wait_for_no_sender() {
     let connection = connection(Stream::First);
     let mut asks = Asks(&connection, None);
-    connection.send.post(&mut asks);
+    connection.send.post_from(&mut asks);
     assert_eq!(asks.1, Some([0; 3]), "asked while a thread sends");
 }
 
@@ -158,7 +158,7 @@ fn a_slot_is_granted_again_only_after_its_response_has_been_posted() {
             far.rx.poll(8, &mut |event| {
                 assert!(matches!(event, Event::Arrived { .. }))
             });
-            connection.post();
+            connection.post_ready();
         }
         assert!((0..3).all(|slot| connection.window().grants().is_open(slot)));
     }
