@@ -171,6 +171,13 @@ pub trait Completer: Send {
         let _ = parts;
     }
 
+    /// Takes the last refusal of the sample `id`. True: the sample ends here, without an answer.
+    /// False (the default): it ends when the owner aborts the run.
+    fn refused(&mut self, id: u64, refused: &RefusedSample) -> bool {
+        let _ = (id, refused);
+        false
+    }
+
     /// Takes a contradiction: a retry's first token differs from the reported one.
     fn contradicted(&mut self, what: Contradiction) {
         let _ = what;
@@ -223,7 +230,8 @@ pub enum DispatchEvent {
         cause: Broken,
     },
     /// An accelerator refused a sample. The dispatcher retries it up to two times. After the third
-    /// refusal the owner must abort the run, since the sample is never completed otherwise.
+    /// refusal the owner must abort the run unless [`Completer::refused`] has ended the sample,
+    /// which is never completed otherwise.
     Refused(RefusedSample),
     /// A rail went out of service or came back; only under a policy by health.
     Rail {
@@ -253,6 +261,8 @@ pub struct RefusedSample {
     pub is_cut: bool,
     /// The accelerator takes no sample now, and the sample is not at fault.
     pub is_away: bool,
+    /// The sample has ended with this refusal ([`Completer::refused`]).
+    pub is_completed: bool,
 }
 
 /// Receives events, and the samples of an aborted run.

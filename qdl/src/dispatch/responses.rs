@@ -322,7 +322,7 @@ impl Inbound {
         }
         for refused in self.refusals.drain(..) {
             let epoch = links.get(refused.link).map_or(0, |l| l.connection.epoch);
-            shared.retry_refused(epoch, &refused);
+            shared.retry_refused(epoch, &refused, completer);
         }
     }
 
@@ -488,8 +488,14 @@ impl DispatchState {
         goes
     }
 
-    /// Retries a refused sample, at a different accelerator where one has room.
-    pub(super) fn retry_refused(&self, epoch: u32, refused: &RefusedResponse) {
+    /// Retries a refused sample, at a different accelerator where one has room. After the last
+    /// refusal, the completer or the owner ends the sample.
+    pub(super) fn retry_refused(
+        &self,
+        epoch: u32,
+        refused: &RefusedResponse,
+        completer: &mut dyn Completer,
+    ) {
         let connection = &self.connections[refused.connection];
         let slot = refused.imm.slot();
         // SAFETY: the receiving half has closed the grant (`DispatchState::arrived`), and the slot
@@ -514,7 +520,7 @@ impl DispatchState {
             // Before the heartbeat says so: else the sample would go there and back meanwhile.
             self.note_standing(peer, &Standing::Away(reason.clone()));
         }
-        self.owner.event(DispatchEvent::Refused(RefusedSample {
+        let mut event = RefusedSample {
             connection: refused.connection,
             epoch,
             imm: refused.imm,
@@ -523,7 +529,12 @@ impl DispatchState {
             is_cut: refused.refusal == Refusal::Cut,
             is_away,
             reason: reason.clone(),
-        }));
+            is_completed: false,
+        };
+        let is_over = tries.are_over() && !warms_up;
+        event.is_completed = is_over && completer.refused(sample.id, &event);
+        let is_completed = event.is_completed;
+        self.owner.event(DispatchEvent::Refused(event));
         if warms_up {
             connection.warmed.fetch_add(1, Ordering::Relaxed);
             let words = format!("sample {} was refused: {reason}", sample.index);
@@ -535,7 +546,10 @@ impl DispatchState {
         connection.refused.fetch_add(1, Ordering::Relaxed);
         self.ends.refusals[before].fetch_add(1, Ordering::Relaxed);
         self.choice.undo(connection, sample.len);
-        if tries.are_over() {
+        if is_completed {
+            let emptied = &self.ends.completed_empty;
+            emptied.fetch_add(1, Ordering::Release);
+        } else if is_over {
             // The sample is not tried again. The owner aborts the run, which completes it empty.
             lock(&self.ends.refused_for_good).push(sample);
         } else if !self.retry_now(&attempt, |c| c.cfgs.peer != peer)
