@@ -34,7 +34,11 @@ impl ApiError {
 
     /// A body that cannot be read at all: status 400.
     pub(super) fn unreadable(message: String) -> Self {
-        Self { code: Some("invalid_json"), param: None, ..Self::invalid("", message) }
+        Self {
+            code: Some("invalid_json"),
+            param: None,
+            ..Self::invalid("", message)
+        }
     }
 
     /// A failure that is not the client's: `status` is 500 or more.

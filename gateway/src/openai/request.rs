@@ -3,8 +3,8 @@
 use std::fmt::{self, Display};
 use std::num::NonZeroU32;
 
+use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize, Serialize};
 use serde_json::{Number, Value};
 
 use super::ApiError;
@@ -21,24 +21,54 @@ const MODEL_BYTES_MAX: usize = 256;
 const UNSUPPORTED: [(&str, &str); 21] = [
     ("n", "send the request n times"),
     ("best_of", "send the request several times and choose"),
-    ("logprobs", "leave it out: log probabilities are not computed"),
-    ("top_logprobs", "leave it out: log probabilities are not computed"),
-    ("prompt_logprobs", "leave it out: log probabilities are not computed"),
+    (
+        "logprobs",
+        "leave it out: log probabilities are not computed",
+    ),
+    (
+        "top_logprobs",
+        "leave it out: log probabilities are not computed",
+    ),
+    (
+        "prompt_logprobs",
+        "leave it out: log probabilities are not computed",
+    ),
     ("echo", "leave it out and put the prompt before the answer"),
-    ("suffix", "leave it out: text is only continued, never inserted"),
+    (
+        "suffix",
+        "leave it out: text is only continued, never inserted",
+    ),
     ("tools", "leave it out: tools are not called"),
     ("functions", "leave it out: functions are not called"),
     ("response_format", "leave it out: answers are plain text"),
     ("structured_outputs", "leave it out: answers are plain text"),
     ("logit_bias", "leave it out: logits are not changed"),
     ("bad_words", "leave it out: logits are not changed"),
-    ("presence_penalty", "leave it out: penalties are not applied"),
-    ("frequency_penalty", "leave it out: penalties are not applied"),
-    ("repetition_penalty", "leave it out: penalties are not applied"),
+    (
+        "presence_penalty",
+        "leave it out: penalties are not applied",
+    ),
+    (
+        "frequency_penalty",
+        "leave it out: penalties are not applied",
+    ),
+    (
+        "repetition_penalty",
+        "leave it out: penalties are not applied",
+    ),
     ("min_p", "leave it out and use top_p"),
-    ("use_beam_search", "leave it out: one continuation is sampled"),
-    ("include_stop_str_in_output", "leave it out: the answer ends before the stop string"),
-    ("continue_final_message", "leave it out: each answer is a new message"),
+    (
+        "use_beam_search",
+        "leave it out: one continuation is sampled",
+    ),
+    (
+        "include_stop_str_in_output",
+        "leave it out: the answer ends before the stop string",
+    ),
+    (
+        "continue_final_message",
+        "leave it out: each answer is a new message",
+    ),
     ("stream_interval", "leave it out: each token is an event"),
 ];
 
@@ -88,11 +118,11 @@ pub enum Prompt {
 }
 
 /// A conversation, at least one message.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Messages(pub Vec<Message>);
 
 /// A message of a conversation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Message {
     /// `system`, `developer`, `user` or `assistant`.
     pub role: String,
@@ -131,12 +161,21 @@ pub fn parse(endpoint: Endpoint, body: &[u8]) -> Result<Completion, ApiError> {
     match (result, field) {
         (Ok(()), _) => {}
         (Err(error), Some(field)) if error.is_data() => {
-            let code = if fields.is_unsupported { "unsupported_parameter" } else { "invalid_value" };
+            let code = if fields.is_unsupported {
+                "unsupported_parameter"
+            } else {
+                "invalid_value"
+            };
             let error = ApiError::invalid(&field, format!("{field}: {error}"));
-            return Err(ApiError { code: Some(code), ..error });
+            return Err(ApiError {
+                code: Some(code),
+                ..error
+            });
         }
         (Err(error), _) => {
-            return Err(ApiError::unreadable(format!("the body is no JSON object: {error}")));
+            return Err(ApiError::unreadable(format!(
+                "the body is no JSON object: {error}"
+            )));
         }
     }
     fields.finish()
@@ -221,7 +260,11 @@ impl Fields {
             }
             "model" => {
                 self.model = map.next_value()?;
-                if self.model.as_ref().is_some_and(|model| model.len() > MODEL_BYTES_MAX) {
+                if self
+                    .model
+                    .as_ref()
+                    .is_some_and(|model| model.len() > MODEL_BYTES_MAX)
+                {
                     return Err(Error::custom(format!("more than {MODEL_BYTES_MAX} bytes")));
                 }
             }
@@ -255,7 +298,9 @@ impl Fields {
             "ignore_eos" => sampling.ignore_eos = flag(map)?.unwrap_or(false),
             "stop" => self.stop = map.next_value::<Stops>()?.0,
             "stop_token_ids" => {
-                self.stop_token_ids = map.next_value::<Option<StopIds>>()?.map_or(vec![], |it| it.0)
+                self.stop_token_ids = map
+                    .next_value::<Option<StopIds>>()?
+                    .map_or(vec![], |it| it.0)
             }
             _ => match UNSUPPORTED.iter().find(|(it, _)| *it == name) {
                 None => {
@@ -328,7 +373,9 @@ fn limit<'de, A: MapAccess<'de>>(map: &mut A) -> Result<Option<NonZeroU32>, A::E
     let value = within(map.next_value::<Option<i64>>()?, range, |it| {
         u32::try_from(it).is_ok_and(|it| it > 0)
     })?;
-    Ok(value.and_then(|it| u32::try_from(it).ok()).and_then(NonZeroU32::new))
+    Ok(value
+        .and_then(|it| u32::try_from(it).ok())
+        .and_then(NonZeroU32::new))
 }
 
 /// A number that is not negative, and inside a range.
@@ -373,7 +420,11 @@ impl Visitor<'_> for IdAt {
 
     fn visit_u64<E: Error>(self, value: u64) -> Result<i32, E> {
         i32::try_from(value).map_err(|_| {
-            E::custom(format!("element {}: {value} is no token id: 0 to {}", self.0, i32::MAX))
+            E::custom(format!(
+                "element {}: {value} is no token id: 0 to {}",
+                self.0,
+                i32::MAX
+            ))
         })
     }
 }
@@ -382,7 +433,11 @@ fn ids<'de, A: SeqAccess<'de>>(mut list: A, mut ids: Vec<i32>) -> Result<Vec<i32
     while let Some(id) = list.next_element_seed(IdAt(ids.len()))? {
         ids.push(id);
     }
-    if ids.is_empty() { Err(Error::custom("the list of token ids is empty")) } else { Ok(ids) }
+    if ids.is_empty() {
+        Err(Error::custom("the list of token ids is empty"))
+    } else {
+        Ok(ids)
+    }
 }
 
 /// What a prompt's place holds, or the first element of a list there.
@@ -439,7 +494,9 @@ impl<'de> Visitor<'de> for ElementAt {
             None => Err(Error::custom("the list is empty")),
             Some(Element::Id(id)) => Ok(Element::Prompt(Prompt::Ids(ids(list, vec![id])?))),
             Some(prompt) if list.next_element::<IgnoredAny>()?.is_none() => Ok(prompt),
-            Some(_) => Err(Error::custom("more than one prompt: send each as its own request")),
+            Some(_) => Err(Error::custom(
+                "more than one prompt: send each as its own request",
+            )),
         }
     }
 }
@@ -483,8 +540,13 @@ struct Stops(Vec<String>);
 
 impl Stops {
     fn checked<E: Error>(stops: Vec<String>) -> Result<Self, E> {
-        if stops.iter().any(|stop| stop.is_empty() || stop.len() > STOP_BYTES_MAX) {
-            return Err(E::custom(format!("a stop string has 1 to {STOP_BYTES_MAX} bytes")));
+        if stops
+            .iter()
+            .any(|stop| stop.is_empty() || stop.len() > STOP_BYTES_MAX)
+        {
+            return Err(E::custom(format!(
+                "a stop string has 1 to {STOP_BYTES_MAX} bytes"
+            )));
         }
         Ok(Self(stops))
     }
@@ -536,7 +598,10 @@ impl<'de> Visitor<'de> for MessagesVisitor {
     fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Messages, A::Error> {
         let messages: Vec<Message> = bounded(list, MESSAGES_MAX)?;
         let known = ["system", "developer", "user", "assistant"];
-        match messages.iter().find(|message| !known.contains(&&*message.role)) {
+        match messages
+            .iter()
+            .find(|message| !known.contains(&&*message.role))
+        {
             _ if messages.is_empty() => Err(Error::custom("the list is empty")),
             None => Ok(Messages(messages)),
             Some(message) => Err(Error::custom(format!(

@@ -181,7 +181,10 @@ fn counts(out: &mut Vec<u8>, usage: Usage) {
     out.extend_from_slice(b",\"completion_tokens\":");
     decimal(out, usage.completion_tokens.into());
     out.extend_from_slice(b",\"total_tokens\":");
-    decimal(out, u64::from(usage.prompt_tokens) + u64::from(usage.completion_tokens));
+    decimal(
+        out,
+        u64::from(usage.prompt_tokens) + u64::from(usage.completion_tokens),
+    );
     out.push(b'}');
 }
 
@@ -196,7 +199,11 @@ pub fn models(out: &mut Vec<u8>, model: &str, created: u64) {
 
 /// Appends the body of `GET /health`: the number of accelerators that take requests.
 pub fn health(out: &mut Vec<u8>, accelerators: u32) {
-    let status = if accelerators > 0 { "ok" } else { "unavailable" };
+    let status = if accelerators > 0 {
+        "ok"
+    } else {
+        "unavailable"
+    };
     out.extend_from_slice(b"{\"status\":");
     string(out, status);
     out.extend_from_slice(b",\"accelerators\":");
