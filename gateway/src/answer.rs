@@ -26,12 +26,8 @@ pub struct TokenReader {
     end_ids: Vec<i32>,
     limit: u32,
     tokens: u32,
-}
-
-/// The text of one token.
-struct TokenText {
-    text: String,
-    finish: Option<Finish>,
+    /// Text of the last call.
+    piece: String,
 }
 
 impl TokenReader {
@@ -51,37 +47,50 @@ impl TokenReader {
             text,
             limit,
             tokens: 0,
+            piece: String::new(),
         }
     }
 
-    /// Reads a token; `is_last`: none follows.
-    fn read(&mut self, id: i32, is_last: bool) -> TokenText {
+    /// Reads a token into `piece`; `is_last`: none follows. Returns why the answer ends here.
+    fn read(&mut self, id: i32, is_last: bool) -> Option<Finish> {
         self.tokens += 1;
-        let mut text = String::new();
-        let mut is_stopped = false;
+        self.piece.clear();
         if let Some(model) = &self.text {
-            let whole = self.decoder.push(model, id);
-            is_stopped = self.stops.push(whole, &mut text);
-            if is_last && !is_stopped {
-                is_stopped = self.stops.push(&self.decoder.finish(), &mut text);
-                if !is_stopped {
-                    self.stops.finish(&mut text);
-                }
+            let released = self.stops.push(self.decoder.push(model, id));
+            self.piece.push_str(released.text);
+            if released.has_ended || is_last && self.finish_text() {
+                return Some(Finish::Stop);
             }
         }
-        let finish = match is_stopped {
-            true => Some(Finish::Stop),
-            false => is_last.then(|| self.finish(id)),
-        };
-        TokenText { text, finish }
+        let is_end = self.end_ids.contains(&id);
+        match self.tokens >= self.limit && !is_end {
+            _ if !is_last => None,
+            true => Some(Finish::Length),
+            false => Some(Finish::Stop),
+        }
     }
 
-    /// Why an answer with this last id has ended.
-    fn finish(&self, last: i32) -> Finish {
-        match self.tokens >= self.limit && !self.end_ids.contains(&last) {
-            true => Finish::Length,
-            false => Finish::Stop,
+    /// Reads the end of an answer whose last token was not known to be the last.
+    fn read_end(&mut self) -> Finish {
+        self.piece.clear();
+        match self.finish_text() || self.tokens < self.limit {
+            true => Finish::Stop,
+            false => Finish::Length,
         }
+    }
+
+    /// Appends the text that was held back. Returns whether a stop string was in it.
+    fn finish_text(&mut self) -> bool {
+        let Some(model) = &self.text else {
+            return false;
+        };
+        let released = self.stops.push(self.decoder.finish(model));
+        self.piece.push_str(released.text);
+        if !released.has_ended {
+            self.piece.push_str(self.stops.finish());
+            return false;
+        }
+        true
     }
 }
 
@@ -145,8 +154,8 @@ impl Body for Events {
         let tokens = std::mem::take(&mut this.tokens);
         for (n, id) in tokens.iter().enumerate() {
             let is_last = is_over && n + 1 == tokens.len();
-            let TokenText { text, finish } = this.reader.read(*id, is_last);
-            this.writer.event(&mut out, &text, &[*id], finish);
+            let finish = this.reader.read(*id, is_last);
+            this.writer.event(&mut out, &this.reader.piece, &[*id], finish);
             if finish.is_some() {
                 is_finished = true;
                 break;
@@ -159,8 +168,8 @@ impl Body for Events {
             None => {}
             Some(Ok(())) => {
                 // The last token came before the end, and its event has no reason.
-                let finish = this.reader.end_without_token();
-                this.writer.event(&mut out, &finish.text, &[], finish.finish);
+                let finish = this.reader.read_end();
+                this.writer.event(&mut out, &this.reader.piece, &[], Some(finish));
                 this.end(&mut out);
             }
             Some(Err(error)) => {
@@ -177,24 +186,6 @@ impl Body for Events {
 
     fn size_hint(&self) -> SizeHint {
         SizeHint::default()
-    }
-}
-
-impl TokenReader {
-    fn end_without_token(&mut self) -> TokenText {
-        let mut text = String::new();
-        let rest = self.decoder.finish();
-        if !self.stops.push(&rest, &mut text) {
-            self.stops.finish(&mut text);
-        }
-        let finish = match self.tokens >= self.limit {
-            true => Finish::Length,
-            false => Finish::Stop,
-        };
-        TokenText {
-            text,
-            finish: Some(finish),
-        }
     }
 }
 
@@ -226,18 +217,16 @@ pub async fn whole(
             None => false,
         };
         for (n, id) in tokens.iter().enumerate() {
-            let read = reader.read(*id, is_over && n + 1 == tokens.len());
+            finish = reader.read(*id, is_over && n + 1 == tokens.len());
             ids.push(*id);
-            text += &read.text;
-            finish = read.finish;
+            text += &reader.piece;
             if finish.is_some() {
                 break;
             }
         }
         if is_over && finish.is_none() {
-            let read = reader.end_without_token();
-            text += &read.text;
-            finish = read.finish;
+            finish = Some(reader.read_end());
+            text += &reader.piece;
         }
     }
     let mut out = Vec::with_capacity(text.len() + 512);

@@ -5,7 +5,7 @@ use std::{
     io::{self, Write},
     path::PathBuf,
     sync::{
-        Arc, Mutex, OnceLock,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread::JoinHandle,
@@ -314,13 +314,13 @@ fn described(file: &GatewayFile, text: Option<&Text>) -> String {
 fn ready_line(gate: &Gate, address: std::net::SocketAddr) -> String {
     let accelerators = gate.cluster.engines().len();
     format!(
-        "gateway {} ready: http://{address}/v1, model {}, {accelerators} accelerators",
+        "ready: gateway {}, http://{address}/v1, model {}, {accelerators} accelerators",
         gate.node, gate.model
     )
 }
 
 type Workers = Vec<JoinHandle<()>>;
-type Senders = Vec<UnboundedSender<TcpStream>>;
+type Senders = Vec<UnboundedSender<std::net::TcpStream>>;
 
 fn start_workers(gate: &Arc<Gate>) -> Result<(Workers, Senders), Error> {
     let (mut workers, mut senders) = (Vec::new(), Vec::new());

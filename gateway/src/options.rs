@@ -17,3 +17,11 @@ pub fn options(asked: &Completion, limit: u32) -> Result<Vec<u8>, ApiError> {
     };
     Ok(options.encode().to_vec())
 }
+
+/// Returns the block of the warm-up's prompt.
+pub fn warm_up() -> Vec<u8> {
+    let options = RequestOptions {
+        token_limit: NonZeroU32::new(2),
+    };
+    options.encode().to_vec()
+}

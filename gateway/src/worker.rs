@@ -83,7 +83,11 @@ pub struct Asked {
 impl Worker {
     /// Serves the connections that `accepted` brings, on this thread, until it is closed and no
     /// connection is left, or the gate closes.
-    pub async fn run(gate: Arc<Gate>, thread: u8, mut accepted: UnboundedReceiver<TcpStream>) {
+    pub async fn run(
+        gate: Arc<Gate>,
+        thread: u8,
+        mut accepted: UnboundedReceiver<std::net::TcpStream>,
+    ) {
         let worker = Rc::new(Worker {
             gate,
             thread,
@@ -102,7 +106,11 @@ impl Worker {
         });
         let serve = async {
             while let Some(stream) = accepted.recv().await {
-                worker.clone().serve(stream);
+                match TcpStream::from_std(stream) {
+                    Ok(stream) => worker.clone().serve(stream),
+                    // The runtime takes no descriptor more.
+                    Err(_) => worker.gate.connection_closed(usize::from(thread)),
+                }
             }
             worker.gate.closed.cancelled().await;
         };

@@ -139,6 +139,7 @@ mod tests {
             reason: reason.to_owned(),
             is_cut,
             is_away: false,
+            is_completed: false,
         }
     }
 
