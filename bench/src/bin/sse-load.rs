@@ -93,7 +93,7 @@ struct Times {
 
 impl Times {
     fn new() -> Result<Self> {
-        let times = || Histogram::new(3).context("a histogram");
+        let times = || Histogram::new_with_bounds(1, 3_600_000_000, 3).context("a histogram");
         Ok(Times {
             first: times()?,
             whole: times()?,
