@@ -3,6 +3,8 @@
 mod error;
 mod request;
 mod response;
+#[cfg(test)]
+mod tests;
 
 pub use error::ApiError;
 pub use request::{Completion, Endpoint, Message, Messages, Prompt, Sampling, parse};

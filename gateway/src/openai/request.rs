@@ -16,60 +16,46 @@ const STOP_IDS_MAX: usize = 64;
 const MESSAGES_MAX: usize = 4096;
 const MODEL_BYTES_MAX: usize = 256;
 
-/// Fields that change the answer in a way that no engine here offers. Each is taken while its
-/// value changes nothing.
-const UNSUPPORTED: [(&str, &str); 21] = [
-    ("n", "send the request n times"),
-    ("best_of", "send the request several times and choose"),
+/// Fields that change the answer in a way that no engine here offers, with what to do about them.
+/// Each is accepted while its value changes nothing.
+const UNSUPPORTED: [(&[&str], &str); 9] = [
     (
-        "logprobs",
-        "leave it out: log probabilities are not computed",
+        &["n", "best_of", "use_beam_search"],
+        "send a request for each answer",
     ),
     (
-        "top_logprobs",
-        "leave it out: log probabilities are not computed",
+        &["logprobs", "top_logprobs", "prompt_logprobs"],
+        "leave it out: no engine returns them",
     ),
     (
-        "prompt_logprobs",
-        "leave it out: log probabilities are not computed",
+        &["echo", "continue_final_message"],
+        "leave it out: answers begin after the prompt",
     ),
-    ("echo", "leave it out and put the prompt before the answer"),
+    (&["suffix"], "leave it out: text is continued, not inserted"),
     (
-        "suffix",
-        "leave it out: text is only continued, never inserted",
-    ),
-    ("tools", "leave it out: tools are not called"),
-    ("functions", "leave it out: functions are not called"),
-    ("response_format", "leave it out: answers are plain text"),
-    ("structured_outputs", "leave it out: answers are plain text"),
-    ("logit_bias", "leave it out: logits are not changed"),
-    ("bad_words", "leave it out: logits are not changed"),
-    (
-        "presence_penalty",
-        "leave it out: penalties are not applied",
+        &["tools", "functions"],
+        "leave it out: the model calls no tools",
     ),
     (
-        "frequency_penalty",
-        "leave it out: penalties are not applied",
+        &["response_format", "structured_outputs"],
+        "leave it out: answers are plain text",
     ),
     (
-        "repetition_penalty",
-        "leave it out: penalties are not applied",
-    ),
-    ("min_p", "leave it out and use top_p"),
-    (
-        "use_beam_search",
-        "leave it out: one continuation is sampled",
+        &["logit_bias", "bad_words", "min_p"],
+        "leave it out: use temperature, top_k and top_p",
     ),
     (
-        "include_stop_str_in_output",
-        "leave it out: the answer ends before the stop string",
+        &[
+            "presence_penalty",
+            "frequency_penalty",
+            "repetition_penalty",
+        ],
+        "leave it out",
     ),
     (
-        "continue_final_message",
-        "leave it out: each answer is a new message",
+        &["include_stop_str_in_output"],
+        "leave it out: answers end before the stop string",
     ),
-    ("stream_interval", "leave it out: each token is an event"),
 ];
 
 /// The two ways to ask.
@@ -187,35 +173,32 @@ struct Fields {
     current: Option<String>,
     is_unsupported: bool,
     prompt: Option<Prompt>,
-    stream: bool,
-    include_usage: bool,
-    return_token_ids: bool,
-    max_tokens: Option<NonZeroU32>,
     max_completion_tokens: Option<NonZeroU32>,
-    sampling: Sampling,
-    stop: Vec<String>,
-    stop_token_ids: Vec<i32>,
-    skip_special_tokens: bool,
-    model: Option<String>,
+    /// All other fields.
+    completion: Completion,
 }
 
 impl Fields {
     fn new(endpoint: Endpoint) -> Self {
-        Self {
-            endpoint,
-            current: None,
-            is_unsupported: false,
-            prompt: None,
+        let completion = Completion {
+            prompt: Prompt::Ids(Vec::new()),
             stream: false,
             include_usage: false,
             return_token_ids: false,
-            max_tokens: None,
-            max_completion_tokens: None,
+            limit: None,
             sampling: Sampling::default(),
             stop: Vec::new(),
             stop_token_ids: Vec::new(),
             skip_special_tokens: true,
             model: None,
+        };
+        Self {
+            endpoint,
+            current: None,
+            is_unsupported: false,
+            prompt: None,
+            max_completion_tokens: None,
+            completion,
         }
     }
 
@@ -228,8 +211,8 @@ impl Fields {
                 Endpoint::Chat => ApiError::invalid("messages", "messages is missing"),
             });
         };
-        let limit = self.max_completion_tokens.or(self.max_tokens);
-        if let (Some(fewest), Some(limit)) = (self.sampling.min_tokens, limit)
+        let limit = self.max_completion_tokens.or(self.completion.limit);
+        if let (Some(fewest), Some(limit)) = (self.completion.sampling.min_tokens, limit)
             && fewest > limit.get()
         {
             let message = format!("min_tokens: {fewest} is more than max_tokens, {limit}");
@@ -237,45 +220,39 @@ impl Fields {
         }
         Ok(Completion {
             prompt,
-            stream: self.stream,
-            include_usage: self.include_usage,
-            return_token_ids: self.return_token_ids,
             limit,
-            sampling: self.sampling,
-            stop: self.stop,
-            stop_token_ids: self.stop_token_ids,
-            skip_special_tokens: self.skip_special_tokens,
-            model: self.model,
+            ..self.completion
         })
     }
 
     fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
-        let sampling = &mut self.sampling;
+        let completion = &mut self.completion;
+        let sampling = &mut completion.sampling;
         match name {
             "prompt" if self.endpoint == Endpoint::Completions => {
                 self.prompt = Some(map.next_value()?);
             }
             "messages" if self.endpoint == Endpoint::Chat => {
-                self.prompt = Some(Prompt::Chat(map.next_value()?));
+                self.prompt = Some(Prompt::Chat(messages(map.next_value()?)?));
             }
             "model" => {
-                self.model = map.next_value()?;
-                if self
+                completion.model = map.next_value()?;
+                if completion
                     .model
                     .as_ref()
-                    .is_some_and(|model| model.len() > MODEL_BYTES_MAX)
+                    .is_some_and(|it| it.len() > MODEL_BYTES_MAX)
                 {
                     return Err(Error::custom(format!("more than {MODEL_BYTES_MAX} bytes")));
                 }
             }
-            "stream" => self.stream = flag(map)?.unwrap_or(false),
+            "stream" => completion.stream = flag(map, false)?,
             "stream_options" => {
                 let options: Option<StreamOptions> = map.next_value()?;
-                self.include_usage = options.and_then(|it| it.include_usage).unwrap_or(false);
+                completion.include_usage = options.and_then(|it| it.include_usage).unwrap_or(false);
             }
-            "return_token_ids" => self.return_token_ids = flag(map)?.unwrap_or(false),
-            "skip_special_tokens" => self.skip_special_tokens = flag(map)?.unwrap_or(true),
-            "max_tokens" => self.max_tokens = limit(map)?,
+            "return_token_ids" => completion.return_token_ids = flag(map, false)?,
+            "skip_special_tokens" => completion.skip_special_tokens = flag(map, true)?,
+            "max_tokens" => completion.limit = limit(map)?,
             "max_completion_tokens" => self.max_completion_tokens = limit(map)?,
             "min_tokens" => sampling.min_tokens = map.next_value()?,
             "temperature" => sampling.temperature = number(map, "0 to 2", |it| it <= 2.0)?,
@@ -295,14 +272,13 @@ impl Fields {
                 }
                 sampling.seed = value.as_ref().and_then(bits);
             }
-            "ignore_eos" => sampling.ignore_eos = flag(map)?.unwrap_or(false),
-            "stop" => self.stop = map.next_value::<Stops>()?.0,
+            "ignore_eos" => sampling.ignore_eos = flag(map, false)?,
+            "stop" => completion.stop = stops(map.next_value()?)?,
             "stop_token_ids" => {
-                self.stop_token_ids = map
-                    .next_value::<Option<StopIds>>()?
-                    .map_or(vec![], |it| it.0)
+                completion.stop_token_ids = map.next_value::<Option<_>>()?.unwrap_or_default();
+                at_most(completion.stop_token_ids.len(), STOP_IDS_MAX)?;
             }
-            _ => match UNSUPPORTED.iter().find(|(it, _)| *it == name) {
+            _ => match UNSUPPORTED.iter().find(|(names, _)| names.contains(&name)) {
                 None => {
                     map.next_value::<IgnoredAny>()?;
                 }
@@ -323,7 +299,6 @@ fn is_neutral(name: &str, value: &Value) -> bool {
     match (name, value) {
         (_, Value::Null) => true,
         ("n" | "best_of" | "repetition_penalty", value) => value.as_f64() == Some(1.0),
-        ("stream_interval", value) => value.as_u64() == Some(1),
         ("logprobs" | "prompt_logprobs", value) => *value == Value::Bool(false),
         ("response_format", value) => value.get("type").is_some_and(|it| it == "text"),
         (_, Value::Bool(value)) => !value,
@@ -364,8 +339,8 @@ struct StreamOptions {
     include_usage: Option<bool>,
 }
 
-fn flag<'de, A: MapAccess<'de>>(map: &mut A) -> Result<Option<bool>, A::Error> {
-    map.next_value()
+fn flag<'de, A: MapAccess<'de>>(map: &mut A, default: bool) -> Result<bool, A::Error> {
+    Ok(map.next_value::<Option<bool>>()?.unwrap_or(default))
 }
 
 fn limit<'de, A: MapAccess<'de>>(map: &mut A) -> Result<Option<NonZeroU32>, A::Error> {
@@ -501,154 +476,79 @@ impl<'de> Visitor<'de> for ElementAt {
     }
 }
 
-/// A list of at most `most` elements.
-fn bounded<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(
-    mut list: A,
-    most: usize,
-) -> Result<Vec<T>, A::Error> {
-    let mut elements = Vec::new();
-    while let Some(element) = list.next_element()? {
-        if elements.len() == most {
-            return Err(Error::custom(format!("more than {most} elements")));
-        }
-        elements.push(element);
+fn at_most<E: Error>(count: usize, most: usize) -> Result<(), E> {
+    if count > most {
+        return Err(E::custom(format!(
+            "{count} elements: at most {most} are accepted"
+        )));
     }
-    Ok(elements)
-}
-
-struct StopIds(Vec<i32>);
-
-impl<'de> Deserialize<'de> for StopIds {
-    fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
-        struct Ids;
-        impl<'de> Visitor<'de> for Ids {
-            type Value = StopIds;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of token ids")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<StopIds, A::Error> {
-                bounded(list, STOP_IDS_MAX).map(StopIds)
-            }
-        }
-        json.deserialize_seq(Ids)
-    }
-}
-
-struct Stops(Vec<String>);
-
-impl Stops {
-    fn checked<E: Error>(stops: Vec<String>) -> Result<Self, E> {
-        if stops
-            .iter()
-            .any(|stop| stop.is_empty() || stop.len() > STOP_BYTES_MAX)
-        {
-            return Err(E::custom(format!(
-                "a stop string has 1 to {STOP_BYTES_MAX} bytes"
-            )));
-        }
-        Ok(Self(stops))
-    }
-}
-
-impl<'de> Deserialize<'de> for Stops {
-    fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
-        json.deserialize_any(StopsVisitor)
-    }
-}
-
-struct StopsVisitor;
-
-impl<'de> Visitor<'de> for StopsVisitor {
-    type Value = Stops;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a string or a list of strings")
-    }
-
-    fn visit_unit<E: Error>(self) -> Result<Stops, E> {
-        Ok(Stops(Vec::new()))
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<Stops, E> {
-        Stops::checked(vec![text.to_owned()])
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Stops, A::Error> {
-        Stops::checked(bounded(list, STOPS_MAX)?)
-    }
-}
-
-impl<'de> Deserialize<'de> for Messages {
-    fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
-        json.deserialize_seq(MessagesVisitor)
-    }
-}
-
-struct MessagesVisitor;
-
-impl<'de> Visitor<'de> for MessagesVisitor {
-    type Value = Messages;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a list of messages")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Messages, A::Error> {
-        let messages: Vec<Message> = bounded(list, MESSAGES_MAX)?;
-        let known = ["system", "developer", "user", "assistant"];
-        match messages
-            .iter()
-            .find(|message| !known.contains(&&*message.role))
-        {
-            _ if messages.is_empty() => Err(Error::custom("the list is empty")),
-            None => Ok(Messages(messages)),
-            Some(message) => Err(Error::custom(format!(
-                "role `{}`: system, developer, user or assistant was expected",
-                message.role
-            ))),
-        }
-    }
-}
-
-fn content<'de, D: Deserializer<'de>>(json: D) -> Result<String, D::Error> {
-    json.deserialize_any(ContentVisitor)
+    Ok(())
 }
 
 #[derive(Deserialize)]
-struct Part {
-    r#type: String,
-    text: Option<String>,
+#[serde(untagged, expecting = "a string or a list of strings was expected")]
+enum Stops {
+    One(String),
+    Several(Vec<String>),
 }
 
-struct ContentVisitor;
-
-impl<'de> Visitor<'de> for ContentVisitor {
-    type Value = String;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("content: a text or a list of parts")
+fn stops<E: Error>(stops: Option<Stops>) -> Result<Vec<String>, E> {
+    let stops = match stops {
+        None => Vec::new(),
+        Some(Stops::One(stop)) => vec![stop],
+        Some(Stops::Several(stops)) => stops,
+    };
+    at_most(stops.len(), STOPS_MAX)?;
+    if stops
+        .iter()
+        .any(|stop| stop.is_empty() || stop.len() > STOP_BYTES_MAX)
+    {
+        return Err(E::custom(format!(
+            "a stop string has 1 to {STOP_BYTES_MAX} bytes"
+        )));
     }
+    Ok(stops)
+}
 
-    fn visit_str<E: Error>(self, text: &str) -> Result<String, E> {
-        Ok(text.to_owned())
+fn messages<E: Error>(messages: Vec<Message>) -> Result<Messages, E> {
+    at_most(messages.len(), MESSAGES_MAX)?;
+    if messages.is_empty() {
+        return Err(E::custom("the list is empty"));
     }
+    let known = ["system", "developer", "user", "assistant"];
+    if let Some(message) = messages
+        .iter()
+        .find(|message| !known.contains(&&*message.role))
+    {
+        let role = &message.role;
+        let expected = "system, developer, user or assistant was expected";
+        return Err(E::custom(format!("role `{role}`: {expected}")));
+    }
+    Ok(Messages(messages))
+}
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<String, A::Error> {
-        let mut content = String::new();
-        let mut is_first = true;
-        while let Some(part) = list.next_element::<Part>()? {
-            let Some(text) = part.text.filter(|_| part.r#type == "text") else {
-                let message = format!("a part of type `{}`: send parts of type text", part.r#type);
-                return Err(Error::custom(message));
-            };
-            if !is_first {
-                content.push('\n');
-            }
-            is_first = false;
-            content += &text;
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    expecting = "content is a text, or a list of parts of type text"
+)]
+enum Content {
+    Text(String),
+    Parts(Vec<Part>),
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+enum Part {
+    Text { text: String },
+}
+
+fn content<'de, D: Deserializer<'de>>(json: D) -> Result<String, D::Error> {
+    Ok(match Content::deserialize(json)? {
+        Content::Text(text) => text,
+        Content::Parts(parts) => {
+            let texts: Vec<&str> = parts.iter().map(|Part::Text { text }| &**text).collect();
+            texts.join("\n")
         }
-        Ok(content)
-    }
+    })
 }

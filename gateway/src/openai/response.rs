@@ -46,9 +46,7 @@ pub struct Writer {
 const DATA: &[u8] = b"data: ";
 
 impl Writer {
-    /// A writer of the answer `id` by `model`, begun `created` seconds after 1970.
-    ///
-    /// `stream`, `include_usage` and `return_token_ids` are those of the request.
+    /// A writer of the answer to `request`: of events if it asks for a stream.
     pub fn new(identity: &Identity<'_>, request: &super::Completion) -> Self {
         let endpoint = match request.prompt {
             super::Prompt::Chat(_) => Endpoint::Chat,

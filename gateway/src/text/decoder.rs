@@ -131,7 +131,7 @@ fn kind(decoder: &Value) -> Option<(Kind, bool)> {
 
 /// The byte for each of GPT-2's letters: printable ones stand for themselves, the others follow
 /// from U+0100.
-fn byte_letters() -> Vec<Option<u8>> {
+pub(super) fn byte_letters() -> Vec<Option<u8>> {
     let mut letters = vec![None; 0x144];
     let mut next = 0x100;
     for byte in 0..=u8::MAX {

@@ -178,11 +178,7 @@ impl Text {
             let counted = self.ids(&text, false).map_or(0, |ids| ids.len());
             if counted != sent {
                 result.differing += 1;
-                result.example.get_or_insert(Difference {
-                    sample: result.tried - 1,
-                    sent,
-                    counted,
-                });
+                result.example.get_or_insert(result.tried - 1);
             }
         }
         result
@@ -226,19 +222,8 @@ pub struct RoundTrip {
     pub tried: usize,
     /// Samples whose text has another number of ids.
     pub differing: usize,
-    /// The first of them.
-    pub example: Option<Difference>,
-}
-
-/// A sample whose text has another number of ids than were sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Difference {
-    /// Which sample, from 0.
-    pub sample: usize,
-    /// Its ids that are not special.
-    pub sent: usize,
-    /// Ids of its text.
-    pub counted: usize,
+    /// Which sample is the first of them, from 0.
+    pub example: Option<usize>,
 }
 
 /// A file's bytes, `None` if there is no such file.

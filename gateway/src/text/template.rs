@@ -1,7 +1,6 @@
 //! The model's chat template, rendered as Hugging Face's `apply_chat_template` does.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
+use jiff::{Timestamp, fmt::strtime};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value as Var;
 use minijinja::{Environment, Error, ErrorKind, context};
@@ -52,15 +51,13 @@ impl Template {
             Err(Error::new(ErrorKind::InvalidOperation, message))
         });
         environment.add_function("strftime_now", |format: &str| {
-            let now = SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .unwrap_or_default();
-            strftime(format, now.as_secs())
+            strtime::format(format, Timestamp::now())
+                .map_err(|it| Error::new(ErrorKind::InvalidOperation, it.to_string()))
         });
         environment.add_filter("tojson", tojson);
         environment
             .add_template_owned("chat", source)
-            .map_err(|it| format!("{it:#}"))?;
+            .map_err(|it| it.to_string())?;
         let specials = ["bos_token", "eos_token", "unk_token", "pad_token"]
             .iter()
             .filter_map(|name| Some((*name, special(&config[*name])?)));
@@ -111,84 +108,4 @@ pub(super) fn special(token: &Value) -> Option<&str> {
 fn tojson(value: &Var, _: minijinja::value::Kwargs) -> Result<String, Error> {
     serde_json::to_string(value)
         .map_err(|it| Error::new(ErrorKind::InvalidOperation, it.to_string()))
-}
-
-/// `format` of the time `seconds` after 1970, in UTC.
-fn strftime(format: &str, seconds: u64) -> String {
-    const MONTHS: [&str; 12] = [
-        "January",
-        "February",
-        "March",
-        "April",
-        "May",
-        "June",
-        "July",
-        "August",
-        "September",
-        "October",
-        "November",
-        "December",
-    ];
-    const DAYS: [&str; 7] = [
-        "Thursday",
-        "Friday",
-        "Saturday",
-        "Sunday",
-        "Monday",
-        "Tuesday",
-        "Wednesday",
-    ];
-    let (day, second) = (seconds / 86_400, seconds % 86_400);
-    // Days since 0000-03-01, in eras of 400 years: Howard Hinnant's `civil_from_days`.
-    let since = day + 719_468;
-    let of_era = since % 146_097;
-    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_of_year = (5 * of_year + 2) / 153;
-    let date = of_year - (153 * month_of_year + 2) / 5 + 1;
-    let month = (month_of_year + 2) % 12 + 1;
-    let year = since / 146_097 * 400 + year_of_era + u64::from(month <= 2);
-    let name =
-        |names: &[&'static str], i: u64| names[usize::try_from(i).unwrap_or(0) % names.len()];
-
-    let mut out = String::new();
-    let mut letters = format.chars();
-    while let Some(letter) = letters.next() {
-        if letter != '%' {
-            out.push(letter);
-            continue;
-        }
-        match letters.next() {
-            Some('d') => out += &format!("{date:02}"),
-            Some('m') => out += &format!("{month:02}"),
-            Some('Y') => out += &year.to_string(),
-            Some('y') => out += &format!("{:02}", year % 100),
-            Some('B') => out += name(&MONTHS, month - 1),
-            Some('b') => out += &name(&MONTHS, month - 1)[..3],
-            Some('A') => out += name(&DAYS, day),
-            Some('a') => out += &name(&DAYS, day)[..3],
-            Some('H') => out += &format!("{:02}", second / 3600),
-            Some('M') => out += &format!("{:02}", second / 60 % 60),
-            Some('S') => out += &format!("{:02}", second % 60),
-            Some(other) => out.extend(['%', other]),
-            None => out.push('%'),
-        }
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::strftime;
-
-    #[test]
-    fn a_date_is_the_calendar_s() {
-        let format = "%d %b %Y, %A %H:%M:%S %y%m %B %%";
-        assert_eq!(
-            strftime(format, 1_709_210_096),
-            "29 Feb 2024, Thursday 12:34:56 2402 February %%"
-        );
-        assert_eq!(strftime("%a %d.%m.%Y%", 0), "Thu 01.01.1970%");
-        assert_eq!(strftime("%Y-%m-%d %a", 4_102_444_799), "2099-12-31 Thu");
-    }
 }
