@@ -4,7 +4,10 @@ use std::{fmt, sync::Arc};
 
 use fabric::clock;
 use fabric::wire::Stream;
-use qdl::serve::{Arrival, Finished, OutputPart, Sent};
+use qdl::{
+    request::RequestOptions,
+    serve::{Arrival, Finished, OutputPart, Sent},
+};
 
 use super::TOKEN_BYTES;
 use crate::SizeCounts;
@@ -54,11 +57,12 @@ pub struct Sequence {
     on_end: Option<OnEnd>,
     /// Counts the events of all sequences of the engine.
     events: Option<Arc<SizeCounts>>,
+    options: RequestOptions,
 }
 
 impl Sequence {
     /// Makes a sequence of an arrival, whose answer has at most `output_bytes` bytes: the model's
-    /// largest output, or the request's limit.
+    /// largest output.
     pub fn new(arrival: Arrival, output_bytes: usize, on_end: OnEnd) -> Self {
         Sequence {
             stream: arrival.origin().stream(),
@@ -69,7 +73,29 @@ impl Sequence {
             started_ns: clock::now_ns(),
             on_end: Some(on_end),
             events: None,
+            options: RequestOptions::default(),
         }
+    }
+
+    /// Sets the request's options. Their token limit also bounds the answer.
+    #[must_use]
+    pub fn with_options(mut self, options: RequestOptions) -> Self {
+        if let Some(limit) = options.token_limit {
+            let limit = (limit.get() as usize).saturating_mul(TOKEN_BYTES);
+            self.room = self.room.min(limit);
+        }
+        self.options = options;
+        self
+    }
+
+    /// The request's options.
+    pub fn options(&self) -> &RequestOptions {
+        &self.options
+    }
+
+    /// Fewest tokens of the answer: the request's, or `configured` where it has none.
+    pub fn min_tokens(&self, configured: usize) -> usize {
+        self.options.min_tokens.map_or(configured, |n| n as usize)
     }
 
     /// Counts each call that brings tokens in `events`, sent or not: the engine's progress.
