@@ -98,7 +98,6 @@ impl OptionSet {
     }
 
     /// Whether the set has no option.
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
     pub const fn is_empty(&self) -> bool {
         self.0 == 0
     }

@@ -251,7 +251,7 @@ impl Inner {
     fn pop(&self) -> Option<Sequence> {
         while let Some(arrival) = self.intake.queue.pop() {
             match arrival.options().and_then(|o| self.check_options(o)) {
-                _ if arrival.origin().is_gone() => drop(arrival),
+                _ if !arrival.is_wanted() => drop(arrival),
                 Ok(options) => {
                     let sequence = Sequence::new(arrival, self.output_bytes, self.on_end.clone());
                     let sequence = sequence.with_options(options);

@@ -40,8 +40,8 @@ pub type OnEnd = Arc<dyn Fn(SequenceOutcome) + Send + Sync>;
 
 /// One sample in progress in an engine that batches by itself.
 ///
-/// The drop of a sequence leaves its sample unanswered. Drop a sequence only if its connection is
-/// gone ([`Sequence::is_wanted`] is false) or the engine ends.
+/// The drop of a sequence leaves its sample unanswered; a cancelled sample is refused. Drop a
+/// sequence only if it is not wanted ([`Sequence::is_wanted`]) or the engine ends.
 pub struct Sequence {
     /// `None` once the sample is answered or refused.
     arrival: Option<Arrival>,
@@ -126,9 +126,10 @@ impl Sequence {
         self.room / TOKEN_BYTES
     }
 
-    /// False once the connection is gone: drop the sequence then. Engines check this every step.
+    /// False once the connection is gone, or the frontend has cancelled the sample: drop the
+    /// sequence then. Engines check this every step.
     pub fn is_wanted(&self) -> bool {
-        self.arrival.as_ref().is_some_and(|a| !a.origin().is_gone())
+        self.arrival.as_ref().is_some_and(Arrival::is_wanted)
     }
 
     /// Arrival time in nanoseconds on [`fabric::clock`].
