@@ -12,6 +12,7 @@ use fabric::{
     Which, clock,
     os::lock,
     testkit::{
+        dice::Dice,
         sim::{Call, Due, Sim},
         sim_nic::{Guest, SimNics},
     },
@@ -311,7 +312,10 @@ impl<'p> World<'p> {
 
     /// Lets second threads issue, and engines answer, within calls of a link.
     fn set_meanwhile(&self) {
-        if self.plan.has_none(&[Kind::Meanwhile, Kind::Answers]) {
+        if self
+            .plan
+            .has_none(&[Kind::Meanwhile, Kind::Answers, Kind::Cancel])
+        {
             return;
         }
         let (waiting, load, engine) = (
@@ -337,10 +341,19 @@ impl<'p> World<'p> {
                 }
                 return;
             }
-            let samples = lock(&load).issue(name_of(&event), event.n);
-            if let Some(to) = dispatcher.upgrade() {
-                to.issue(&samples);
+            let Some(to) = dispatcher.upgrade() else {
+                return;
+            };
+            if event.kind == Kind::Cancel {
+                let chosen = book.lock().choose_cancelled(event.n, &mut dice_of(&event));
+                if let Some(id) = chosen {
+                    book.lock().cancel(id, true);
+                    to.cancel(id);
+                }
+                return;
             }
+            let samples = lock(&load).issue(name_of(&event), event.n);
+            to.issue(&samples);
         })));
     }
 
@@ -490,6 +503,22 @@ impl<'p> World<'p> {
         }
     }
 
+    /// Cancels a sample. One that is in no slot ends at once.
+    fn cancel(&self, event: &Event) {
+        let chosen = (self.book.lock()).choose_cancelled(event.n, &mut dice_of(event));
+        let Some(id) = chosen else { return };
+        let dispatcher = &self.front.dispatcher;
+        let is_in_flight = dispatcher.is_in_flight(id);
+        let is_at_engine = self.engine().has(id);
+        let has_ended = self.book.lock().fates[id as usize].ends > 0;
+        self.book.lock().cancel(id, is_in_flight && !is_at_engine);
+        dispatcher.cancel(id);
+        if !is_in_flight && !has_ended && self.book.lock().fates[id as usize].ends == 0 {
+            self.wrong(format!("cancel: sample {id} waits on"));
+        }
+        self.news();
+    }
+
     fn abort(&mut self) {
         self.front.cluster.abort("the world aborts");
         self.news();
@@ -500,7 +529,7 @@ impl<'p> World<'p> {
         let event = self.plan.events[i];
         let is_issue = matches!(
             event.kind,
-            Kind::Burst | Kind::Meanwhile | Kind::Name | Kind::Finish
+            Kind::Burst | Kind::Meanwhile | Kind::Name | Kind::Finish | Kind::Cancel
         );
         let ready = self.book.lock().ready;
         match ready {
@@ -523,7 +552,8 @@ impl<'p> World<'p> {
                 self.front.dispatcher.issue(&samples);
                 self.check_away();
             }
-            Kind::Meanwhile | Kind::Answers => lock(&self.meanwhile).push(event),
+            Kind::Cancel if n % 3 > 0 => self.cancel(&event),
+            Kind::Meanwhile | Kind::Answers | Kind::Cancel => lock(&self.meanwhile).push(event),
             Kind::Cut | Kind::Silent => self.cut(on as usize, kind, n),
             Kind::Hole | Kind::Delay | Kind::Fail | Kind::Stray | Kind::GiveUp => {
                 self.fault(&event);
@@ -765,6 +795,11 @@ impl<'p> World<'p> {
             }
         }
     }
+}
+
+/// Dice that choose the sample of a cancel.
+fn dice_of(event: &Event) -> Dice {
+    Dice::of(event.at_us, &[event.on, event.n])
 }
 
 /// Name of an event's dice.

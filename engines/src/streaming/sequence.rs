@@ -4,7 +4,10 @@ use std::{fmt, sync::Arc};
 
 use fabric::clock;
 use fabric::wire::Stream;
-use qdl::serve::{Arrival, Finished, OutputPart, Sent};
+use qdl::{
+    request::RequestOptions,
+    serve::{Arrival, Finished, OutputPart, Sent},
+};
 
 use super::TOKEN_BYTES;
 use crate::SizeCounts;
@@ -37,8 +40,8 @@ pub type OnEnd = Arc<dyn Fn(SequenceOutcome) + Send + Sync>;
 
 /// One sample in progress in an engine that batches by itself.
 ///
-/// The drop of a sequence leaves its sample unanswered. Drop a sequence only if its connection is
-/// gone ([`Sequence::is_wanted`] is false) or the engine ends.
+/// The drop of a sequence leaves its sample unanswered; a cancelled sample is refused. Drop a
+/// sequence only if it is not wanted ([`Sequence::is_wanted`]) or the engine ends.
 pub struct Sequence {
     /// `None` once the sample is answered or refused.
     arrival: Option<Arrival>,
@@ -54,11 +57,12 @@ pub struct Sequence {
     on_end: Option<OnEnd>,
     /// Counts the events of all sequences of the engine.
     events: Option<Arc<SizeCounts>>,
+    options: RequestOptions,
 }
 
 impl Sequence {
     /// Makes a sequence of an arrival, whose answer has at most `output_bytes` bytes: the model's
-    /// largest output, or the request's limit.
+    /// largest output.
     pub fn new(arrival: Arrival, output_bytes: usize, on_end: OnEnd) -> Self {
         Sequence {
             stream: arrival.origin().stream(),
@@ -69,7 +73,29 @@ impl Sequence {
             started_ns: clock::now_ns(),
             on_end: Some(on_end),
             events: None,
+            options: RequestOptions::default(),
         }
+    }
+
+    /// Sets the request's options. Their token limit also bounds the answer.
+    #[must_use]
+    pub fn with_options(mut self, options: RequestOptions) -> Self {
+        if let Some(limit) = options.token_limit {
+            let limit = (limit.get() as usize).saturating_mul(TOKEN_BYTES);
+            self.room = self.room.min(limit);
+        }
+        self.options = options;
+        self
+    }
+
+    /// The request's options.
+    pub fn options(&self) -> &RequestOptions {
+        &self.options
+    }
+
+    /// Fewest tokens of the answer: the request's, or `configured` where it has none.
+    pub fn min_tokens(&self, configured: usize) -> usize {
+        self.options.min_tokens.map_or(configured, |n| n as usize)
     }
 
     /// Counts each call that brings tokens in `events`, sent or not: the engine's progress.
@@ -100,9 +126,10 @@ impl Sequence {
         self.room / TOKEN_BYTES
     }
 
-    /// False once the connection is gone: drop the sequence then. Engines check this every step.
+    /// False once the connection is gone, or the frontend has cancelled the sample: drop the
+    /// sequence then. Engines check this every step.
     pub fn is_wanted(&self) -> bool {
-        self.arrival.as_ref().is_some_and(|a| !a.origin().is_gone())
+        self.arrival.as_ref().is_some_and(Arrival::is_wanted)
     }
 
     /// Arrival time in nanoseconds on [`fabric::clock`].

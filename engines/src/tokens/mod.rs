@@ -10,7 +10,10 @@ mod steps;
 
 use std::{sync::Arc, time::Duration};
 
-use qdl::model::ModelSpec;
+use qdl::{
+    model::ModelSpec,
+    request::{OptionSet, RequestOption},
+};
 
 use super::{
     Engine, EngineError, EngineParams, Streaming,
@@ -68,6 +71,16 @@ impl Streaming for Tokens {
             steps.run(&*source);
             Ok(())
         })
+    }
+
+    fn options(&self) -> OptionSet {
+        OptionSet::of(&[
+            RequestOption::TokenLimit,
+            RequestOption::MinTokens,
+            RequestOption::Seed,
+            RequestOption::IgnoreEos,
+            RequestOption::StopIds,
+        ])
     }
 
     fn in_flight(&self) -> usize {

@@ -233,6 +233,16 @@ pub enum DispatchEvent {
     /// refusal the owner must abort the run unless [`Completer::refused`] has ended the sample,
     /// which is never completed otherwise.
     Refused(RefusedSample),
+    /// A cancelled sample is in flight: the owner tells the accelerator. Called by the thread that
+    /// owns the connection's send token.
+    Cancelled {
+        /// Index of the connection.
+        connection: usize,
+        /// Epoch of the connection.
+        epoch: u32,
+        /// Slot and use count of the sample.
+        imm: Imm,
+    },
     /// A rail went out of service or came back; only under a policy by health.
     Rail {
         /// Index of the rail's peer.

@@ -214,6 +214,8 @@ impl DispatchState {
                 if self.is_aborted() {
                     self.backlog.count_off(1);
                     self.complete_empty(&[attempt.sample]);
+                } else if self.end_if_cancelled(&attempt) {
+                    self.backlog.count_off(1);
                 } else if let Some((connection, _)) = self.enqueue(&attempt, |_| true) {
                     // Either this thread sees the connection down, or its NIC thread the sample.
                     fence(Ordering::SeqCst);

@@ -264,14 +264,15 @@ fn options_lie_in_front_of_the_payload_and_are_not_in_the_answers_immediate() {
     assert!(arrive(15).is_none(), "zeros are no block");
     let limit = RequestOptions {
         token_limit: NonZeroU32::new(2),
+        ..RequestOptions::default()
     };
     let at = connection.window().slot_offset(3);
-    let request = [&limit.encode()[..], b"payload"].concat();
+    let request = [&RequestOptions::limit_block(2)[..], b"payload"].concat();
     // SAFETY: no arrival of the slot lives.
     unsafe { connection.requests().store(at, &request) }.expect("inside");
     assert!(arrive(7).is_none(), "shorter than its block");
     let a = arrive(15).expect("sound");
     assert_eq!((a.input(), a.input_len()), (&b"payload"[..], 7));
-    assert_eq!(a.options(), Ok(limit));
+    assert_eq!(a.options(), Ok(limit.clone()));
     assert_eq!(a.ticket(), u64::from(imm.bits()));
 }
