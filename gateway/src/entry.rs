@@ -137,7 +137,7 @@ fn run(arguments: &Arguments, signals: signals::Blocked) -> Result<u8, Error> {
     let cluster = connect(&file, &prompts, &inboxes, &end)?;
     let nodes = cluster.connection_names();
     let log = arguments.output.as_deref();
-    let log = log.map(|folder| RequestLog::create(folder, nodes.clone()));
+    let log = log.map(|folder| RequestLog::create(folder, nodes));
     let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let gate = Arc::new(Gate {
         node: file.cluster.node.clone(),
@@ -146,8 +146,8 @@ fn run(arguments: &Arguments, signals: signals::Blocked) -> Result<u8, Error> {
         config: file.gateway.clone(),
         text,
         token,
+        options: cluster.options(),
         cluster,
-        nodes,
         prompts,
         inboxes,
         log: log.transpose()?,

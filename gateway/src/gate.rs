@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use program::metrics::{Family, Figures};
-use qdl::{control::Token, run::Cluster};
+use qdl::{control::Token, request::OptionSet, run::Cluster};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -33,8 +33,8 @@ pub struct Gate {
     pub token: Option<Token>,
     /// The accelerators.
     pub cluster: Cluster,
-    /// Per connection of the cluster: name of the accelerator.
-    pub nodes: Vec<String>,
+    /// Options that all accelerators have.
+    pub options: OptionSet,
     /// Memory of the prompts.
     pub prompts: Arc<Prompts>,
     /// Per thread: what NIC threads have read for it.
@@ -96,7 +96,7 @@ impl AnswerCounts {
 impl Gate {
     /// Asks the accelerator of a sample to stop.
     pub fn cancel(&self, id: RequestId) {
-        let _ = id;
+        self.cluster.dispatcher().cancel(id.to_bits());
     }
 
     /// Records a request that has ended.

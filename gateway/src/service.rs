@@ -238,7 +238,7 @@ async fn complete(
     }
     let (asked, ids) = ids(worker, asked).await?;
     let limit = limit(worker, &asked, ids.len())?;
-    let options = options(&asked, limit)?;
+    let options = options(&asked, limit, gate.options)?;
     if gate.in_flight.load(Ordering::Relaxed) >= gate.config.requests {
         return Err(full("as many requests are in flight as `gateway.requests` allows"));
     }

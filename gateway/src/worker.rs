@@ -367,12 +367,6 @@ impl Asked {
         Poll::Ready(request.end.clone())
     }
 
-    /// Times of the request so far.
-    pub fn times(&self) -> RequestTimes {
-        let mut requests = self.worker.requests.borrow_mut();
-        of(&mut requests, self.id).map_or_else(RequestTimes::default, |r| r.times)
-    }
-
     /// The thread's number, and the request's number on the thread.
     pub fn id(&self) -> RequestId {
         self.id
