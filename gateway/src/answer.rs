@@ -13,8 +13,8 @@ use hyper::body::{Body, Frame, SizeHint};
 
 use crate::{
     openai::{Answer, ApiError, Finish, Usage, Writer},
+    requests::Asked,
     text::{Decoder, StopStrings, Text},
-    worker::Asked,
 };
 
 /// Turns token ids into text, and finds the answer's end in it.
@@ -127,7 +127,8 @@ impl Events {
 
     fn end(&mut self, out: &mut Vec<u8>) {
         if self.include_usage {
-            self.writer.usage_event(out, usage(self.prompt, self.reader.tokens));
+            self.writer
+                .usage_event(out, usage(self.prompt, self.reader.tokens));
         }
         Writer::done(out);
         self.asked = None;
@@ -155,7 +156,8 @@ impl Body for Events {
         for (n, id) in tokens.iter().enumerate() {
             let is_last = is_over && n + 1 == tokens.len();
             let finish = this.reader.read(*id, is_last);
-            this.writer.event(&mut out, &this.reader.piece, &[*id], finish);
+            this.writer
+                .event(&mut out, &this.reader.piece, &[*id], finish);
             if finish.is_some() {
                 is_finished = true;
                 break;
@@ -169,7 +171,8 @@ impl Body for Events {
             Some(Ok(())) => {
                 // The last token came before the end, and its event has no reason.
                 let finish = this.reader.read_end();
-                this.writer.event(&mut out, &this.reader.piece, &[], Some(finish));
+                this.writer
+                    .event(&mut out, &this.reader.piece, &[], Some(finish));
                 this.end(&mut out);
             }
             Some(Err(error)) => {

@@ -224,6 +224,9 @@ mod tests {
         let model = "inputs: [{name: p, dtype: u8, shape: [64]}], \
                      output: {name: t, dtype: i32, shape: [32], ragged: true}";
         let error = parsed(model, "{}").expect_err("no tokens").to_string();
-        assert!(error.contains("a gateway is for a language model"), "{error}");
+        assert!(
+            error.contains("a gateway is for a language model"),
+            "{error}"
+        );
     }
 }

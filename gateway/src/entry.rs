@@ -41,7 +41,7 @@ use crate::{
     prompts::Prompts,
     record::RequestLog,
     text::Text,
-    worker::Worker,
+    worker,
 };
 
 const OK: u8 = 0;
@@ -280,7 +280,11 @@ fn check_round_trip(text: Option<&Text>) {
     let Some(text) = text else { return };
     let mut random = fastrand::Rng::with_seed(1);
     let ids = i32::try_from(text.vocabulary_len()).unwrap_or(i32::MAX);
-    let sample = |_| (0..64).map(|_| random.i32(0..ids.max(1))).collect::<Vec<_>>();
+    let sample = |_| {
+        (0..64)
+            .map(|_| random.i32(0..ids.max(1)))
+            .collect::<Vec<_>>()
+    };
     let samples: Vec<Vec<i32>> = (0..1000).map(sample).collect();
     let trip = text.check_round_trip(samples.iter().map(|ids| &ids[..]));
     if trip.differing > 0 {
@@ -332,7 +336,7 @@ fn start_workers(gate: &Arc<Gate>) -> Result<(Workers, Senders), Error> {
             .build()?;
         let builder = std::thread::Builder::new().name(format!("gateway-{thread}"));
         let serve = move || {
-            runtime.block_on(Worker::run(gate, thread as u8, accepted));
+            runtime.block_on(worker::run(gate, thread as u8, accepted));
             runtime.shutdown_background();
         };
         workers.push(builder.spawn(serve)?);
@@ -369,7 +373,9 @@ fn give(gate: &Gate, senders: &Senders, stream: TcpStream) {
         return;
     };
     // A stream belongs to the runtime that it was made in.
-    let Ok(stream) = stream.into_std() else { return };
+    let Ok(stream) = stream.into_std() else {
+        return;
+    };
     gate.connections[thread].fetch_add(1, Ordering::Relaxed);
     // Ignore the error: the gateway ends.
     let _ = senders[thread].send(stream);
@@ -394,7 +400,10 @@ fn leave(
         // The last events are on their way to the sockets.
         tokio::time::sleep(10 * LOOK).await;
     };
-    if runtime.block_on(async { tokio::time::timeout(deadline, drained).await }).is_err() {
+    if runtime
+        .block_on(async { tokio::time::timeout(deadline, drained).await })
+        .is_err()
+    {
         let open = gate.in_flight.load(Ordering::Relaxed);
         tracing::warn!("{open} requests were cut off after {deadline:?} (`gateway.drain_s`)");
     }

@@ -129,8 +129,7 @@ impl Gate {
 
     /// Whether requests are answered: an accelerator is there, and the gateway does not end.
     pub fn is_healthy(&self) -> bool {
-        !self.is_draining.load(Ordering::Relaxed)
-            && self.cluster.dispatcher().connections_up() > 0
+        !self.is_draining.load(Ordering::Relaxed) && self.cluster.dispatcher().connections_up() > 0
     }
 
     /// Figures of `/metrics`.

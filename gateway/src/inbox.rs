@@ -173,11 +173,7 @@ impl Router {
 }
 
 impl Completer for Router {
-    fn complete(
-        &mut self,
-        _: &mut dyn ExactSizeIterator<Item = qdl::dispatch::Response<'_>>,
-    ) {
-    }
+    fn complete(&mut self, _: &mut dyn ExactSizeIterator<Item = qdl::dispatch::Response<'_>>) {}
 
     fn keeps(&self) -> bool {
         true
@@ -199,7 +195,9 @@ impl Completer for Router {
                 continue;
             };
             let (ids, _) = part.payload.as_chunks();
-            batch.ids.extend(ids.iter().map(|id| i32::from_le_bytes(*id)));
+            batch
+                .ids
+                .extend(ids.iter().map(|id| i32::from_le_bytes(*id)));
             batch.parts.push(ArrivedTokens {
                 id,
                 offset: part.offset / size_of::<i32>() as u32,
@@ -237,7 +235,11 @@ mod tests {
     fn a_thread_finds_what_several_turns_brought_in_their_order() {
         let inboxes: Arc<[Inbox]> = [Inbox::default(), Inbox::default()].into();
         let mut router = Router::new(&inboxes);
-        let id = RequestId { thread: 1, used: 3, place: 9 };
+        let id = RequestId {
+            thread: 1,
+            used: 3,
+            place: 9,
+        };
         for offset in [0u32, 1] {
             let payload = [offset as u8, 0, 0, 0];
             let part = ResponsePart {
@@ -250,12 +252,23 @@ mod tests {
             };
             router.parts(&mut [part].into_iter());
         }
-        Inbox::lose(&inboxes, &[Sample { id: id.to_bits(), ..Sample::default() }]);
-        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        Inbox::lose(
+            &inboxes,
+            &[Sample {
+                id: id.to_bits(),
+                ..Sample::default()
+            }],
+        );
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .expect("a runtime");
         let mut batch = Batch::default();
         runtime.block_on(inboxes[1].take(&mut batch));
         assert_eq!(batch.ids, [0, 1]);
-        assert_eq!(batch.parts.iter().map(|p| p.offset).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(
+            batch.parts.iter().map(|p| p.offset).collect::<Vec<_>>(),
+            [0, 1]
+        );
         assert!(matches!(batch.ends[..], [(own, _, Outcome::Lost)] if own == id));
     }
 }

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! * [`openai`] and [`text`] are the API's bodies and the model's text. Neither does I/O.
-//! * `service` is HTTP; `worker` a thread with its connections and requests; `answer` the events.
+//! * `worker` is a thread with its connections, `service` is HTTP, `requests` a thread's requests,
+//!   `answer` the events of one.
 //! * `progress` gives each token once, also if an answer begins again elsewhere.
 //! * `prompts`, `inbox`: the memory and the way between this crate and the dispatcher.
 //! * `gate` is what threads share; `record` the log of requests; [`entry`] the program.
@@ -25,6 +26,7 @@ mod options;
 mod progress;
 mod prompts;
 mod record;
+mod requests;
 mod service;
 pub mod text;
 mod worker;

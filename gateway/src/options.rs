@@ -26,7 +26,10 @@ pub fn options(asked: &Completion, limit: u32, known: OptionSet) -> Result<Vec<u
         temperature: sampling.temperature,
         top_p: sampling.top_p.filter(|p| *p < 1.0),
         // -1 and 0 are all tokens.
-        top_k: sampling.top_k.and_then(|k| u32::try_from(k).ok()).filter(|k| *k > 0),
+        top_k: sampling
+            .top_k
+            .and_then(|k| u32::try_from(k).ok())
+            .filter(|k| *k > 0),
         seed: sampling.seed,
         ignore_eos: sampling.ignore_eos,
         stop_ids: asked.stop_token_ids.clone(),

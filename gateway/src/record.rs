@@ -10,14 +10,17 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
-        mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
+        mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel},
     },
     thread::JoinHandle,
+    time::Duration,
 };
 
 /// Name of the file.
 pub const FILE: &str = "requests.csv";
 
+/// Rest after which the file has all records.
+const FLUSH: Duration = Duration::from_secs(1);
 /// Records that wait for the disk at most.
 const WAITING: usize = 1 << 16;
 
@@ -70,7 +73,10 @@ impl RequestLog {
 
     /// Queues a record.
     pub fn push(&self, times: &RequestTimes) {
-        let sent = self.records.as_ref().map(|records| records.try_send(*times));
+        let sent = self
+            .records
+            .as_ref()
+            .map(|records| records.try_send(*times));
         if let Some(Err(TrySendError::Full(_) | TrySendError::Disconnected(_))) = sent {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
@@ -96,7 +102,15 @@ fn write(file: File, nodes: &[String], waiting: &Receiver<RequestTimes>) -> io::
         out,
         "arrived_ns,issued_ns,first_token_ns,last_token_ns,node,prompt_tokens,tokens,left"
     )?;
-    for r in waiting {
+    loop {
+        let r = match waiting.recv_timeout(FLUSH) {
+            Ok(times) => times,
+            Err(RecvTimeoutError::Timeout) => {
+                out.flush()?;
+                continue;
+            }
+            Err(RecvTimeoutError::Disconnected) => return out.flush(),
+        };
         let node = r.node.and_then(|n| nodes.get(n as usize));
         writeln!(
             out,
@@ -111,5 +125,4 @@ fn write(file: File, nodes: &[String], waiting: &Receiver<RequestTimes>) -> io::
             u8::from(r.is_left)
         )?;
     }
-    out.flush()
 }

@@ -34,8 +34,8 @@ use crate::{
     openai::{self, ApiError, Completion, Endpoint, Identity, Messages, Prompt, Writer},
     options::options,
     record::RequestTimes,
+    requests::Requests,
     text::Text,
-    worker::Worker,
 };
 
 /// Longest wait for a request's head, on a new connection or after an answer.
@@ -106,10 +106,10 @@ impl Body for Reply {
 }
 
 /// Serves one connection to its end.
-pub async fn serve(worker: Rc<Worker>, stream: TcpStream, blocked_ns: Rc<Cell<u64>>) {
+pub async fn serve(requests: Rc<Requests>, stream: TcpStream, blocked_ns: Rc<Cell<u64>>) {
     let service = service_fn(move |request| {
-        let worker = worker.clone();
-        async move { Ok::<_, Infallible>(respond(&worker, request).await) }
+        let requests = requests.clone();
+        async move { Ok::<_, Infallible>(respond(&requests, request).await) }
     });
     let stream = TimedStream { stream, blocked_ns };
     // Ignore the error: the client went away, or sent no HTTP.
@@ -122,17 +122,17 @@ pub async fn serve(worker: Rc<Worker>, stream: TcpStream, blocked_ns: Rc<Cell<u6
         .await;
 }
 
-async fn respond(worker: &Rc<Worker>, request: Request<Incoming>) -> Response<Reply> {
+async fn respond(requests: &Rc<Requests>, request: Request<Incoming>) -> Response<Reply> {
     let arrived_ns = now_ns();
-    let gate = &worker.gate;
+    let gate = &requests.gate;
     let answered = match (request.method(), request.uri().path()) {
-        (&Method::GET, "/health") => return health(worker),
-        _ if !is_admitted(worker, request.headers()) => Err(unauthorized()),
+        (&Method::GET, "/health") => return health(requests),
+        _ if !is_admitted(requests, request.headers()) => Err(unauthorized()),
         (&Method::POST, "/v1/completions") => {
-            complete(worker, Endpoint::Completions, request, arrived_ns).await
+            complete(requests, Endpoint::Completions, request, arrived_ns).await
         }
         (&Method::POST, "/v1/chat/completions") => {
-            complete(worker, Endpoint::Chat, request, arrived_ns).await
+            complete(requests, Endpoint::Chat, request, arrived_ns).await
         }
         (&Method::GET, "/v1/models") => {
             let mut out = Vec::new();
@@ -156,8 +156,8 @@ async fn respond(worker: &Rc<Worker>, request: Request<Incoming>) -> Response<Re
     response
 }
 
-fn is_admitted(worker: &Worker, headers: &HeaderMap) -> bool {
-    let Some(token) = &worker.gate.token else {
+fn is_admitted(requests: &Requests, headers: &HeaderMap) -> bool {
+    let Some(token) = &requests.gate.token else {
         return true;
     };
     let value = headers.get(header::AUTHORIZATION);
@@ -166,11 +166,11 @@ fn is_admitted(worker: &Worker, headers: &HeaderMap) -> bool {
     given.is_some_and(|given| token.is(given.trim().as_bytes()))
 }
 
-fn health(worker: &Worker) -> Response<Reply> {
-    let up = worker.gate.cluster.dispatcher().connections_up();
+fn health(requests: &Requests) -> Response<Reply> {
+    let up = requests.gate.cluster.dispatcher().connections_up();
     let mut out = Vec::new();
     openai::health(&mut out, up as u32);
-    match worker.gate.is_healthy() {
+    match requests.gate.is_healthy() {
         true => json(StatusCode::OK, out),
         false => json(StatusCode::SERVICE_UNAVAILABLE, out),
     }
@@ -206,7 +206,10 @@ fn refused(status: u16, message: &str) -> ApiError {
 }
 
 fn unauthorized() -> ApiError {
-    refused(401, "send the gateway's token: `Authorization: Bearer TOKEN`")
+    refused(
+        401,
+        "send the gateway's token: `Authorization: Bearer TOKEN`",
+    )
 }
 
 fn full(what: &str) -> ApiError {
@@ -216,36 +219,46 @@ fn full(what: &str) -> ApiError {
 }
 
 async fn complete(
-    worker: &Rc<Worker>,
+    requests: &Rc<Requests>,
     endpoint: Endpoint,
     request: Request<Incoming>,
     arrived_ns: u64,
 ) -> Result<Response<Reply>, ApiError> {
-    let gate = &worker.gate;
+    let gate = &requests.gate;
     if gate.is_draining.load(Ordering::Relaxed) {
-        return Err(ApiError::server(503, "the gateway is ending; ask another one"));
+        return Err(ApiError::server(
+            503,
+            "the gateway is ending; ask another one",
+        ));
     }
     let body = body(request, gate.config.body_mib << 20).await?;
     let asked = openai::parse(endpoint, &body)?;
     drop(body);
     if let Some(model) = asked.model.as_ref().filter(|model| **model != gate.model) {
-        let mut error = refused(404, &format!("model {model:?} is not served; {:?} is", gate.model));
+        let mut error = refused(
+            404,
+            &format!("model {model:?} is not served; {:?} is", gate.model),
+        );
         error.param = Some("model".to_owned());
         return Err(error);
     }
     if gate.text.is_none() && !asked.stop.is_empty() {
-        return Err(ApiError::invalid("stop", "no tokenizer: send `stop_token_ids`"));
+        return Err(ApiError::invalid(
+            "stop",
+            "no tokenizer: send `stop_token_ids`",
+        ));
     }
-    let (asked, ids) = ids(worker, asked).await?;
-    let limit = limit(worker, &asked, ids.len())?;
+    let (asked, ids) = ids(requests, asked).await?;
+    let limit = limit(requests, &asked, ids.len())?;
     let options = options(&asked, limit, gate.options)?;
     if gate.in_flight.load(Ordering::Relaxed) >= gate.config.requests {
-        return Err(full("as many requests are in flight as `gateway.requests` allows"));
+        return Err(full(
+            "as many requests are in flight as `gateway.requests` allows",
+        ));
     }
     let room = gate.prompts.store(&options, &ids);
-    let room = room.ok_or_else(|| {
-        full("the prompts in flight fill the memory of `gateway.prompt_mib`")
-    })?;
+    let room =
+        room.ok_or_else(|| full("the prompts in flight fill the memory of `gateway.prompt_mib`"))?;
     let prompt = ids.len() as u32;
     let streams = asked.stream || !asked.stop.is_empty();
     let times = RequestTimes {
@@ -260,7 +273,7 @@ async fn complete(
         &asked.stop_token_ids,
         limit,
     );
-    let sample = worker.ask(room, streams, times);
+    let sample = requests.ask(room, streams, times);
     let id = format!("{}-{:016x}", prefix(endpoint), sample.id().to_bits());
     let identity = Identity {
         id: &id,
@@ -295,7 +308,10 @@ fn prefix(endpoint: Endpoint) -> &'static str {
 async fn body(request: Request<Incoming>, most: usize) -> Result<Bytes, ApiError> {
     let too_long = || {
         let mib = most >> 20;
-        refused(413, &format!("the body is longer than {mib} MiB (`gateway.body_mib`)"))
+        refused(
+            413,
+            &format!("the body is longer than {mib} MiB (`gateway.body_mib`)"),
+        )
     };
     if request.body().size_hint().lower() > most as u64 {
         return Err(too_long());
@@ -305,13 +321,19 @@ async fn body(request: Request<Incoming>, most: usize) -> Result<Bytes, ApiError
         Err(_) => Err(refused(408, "the body did not come within 60 s")),
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(too_long()),
-        Ok(Err(error)) => Err(refused(400, &format!("the body could not be read: {error}"))),
+        Ok(Err(error)) => Err(refused(
+            400,
+            &format!("the body could not be read: {error}"),
+        )),
     }
 }
 
 /// Makes the prompt's ids, on a thread of its own if the text is long.
-async fn ids(worker: &Worker, mut asked: Completion) -> Result<(Completion, Vec<i32>), ApiError> {
-    let gate = &worker.gate;
+async fn ids(
+    requests: &Requests,
+    mut asked: Completion,
+) -> Result<(Completion, Vec<i32>), ApiError> {
+    let gate = &requests.gate;
     let none = match &asked.prompt {
         Prompt::Chat(_) => Prompt::Chat(Messages(Vec::new())),
         Prompt::Ids(_) | Prompt::Text(_) => Prompt::Ids(Vec::new()),
@@ -348,7 +370,9 @@ async fn ids(worker: &Worker, mut asked: Completion) -> Result<(Completion, Vec<
         return Err(ApiError::invalid(param, "the prompt has no token"));
     }
     if let Some(known) = gate.text.as_ref().map(|text| text.vocabulary_len())
-        && let Some(at) = ids.iter().position(|id| usize::try_from(*id).is_ok_and(|id| id >= known))
+        && let Some(at) = ids
+            .iter()
+            .position(|id| usize::try_from(*id).is_ok_and(|id| id >= known))
     {
         let why = format!("prompt[{at}] is {}, and the model has {known} ids", ids[at]);
         return Err(ApiError::invalid(param, why));
@@ -377,9 +401,9 @@ fn encode(text: &Text, prompt: &Prompt) -> Result<Vec<i32>, ApiError> {
 }
 
 /// Most tokens of the answer: the request's limit, or the model's longest answer.
-fn limit(worker: &Worker, asked: &Completion, prompt: usize) -> Result<u32, ApiError> {
+fn limit(requests: &Requests, asked: &Completion, prompt: usize) -> Result<u32, ApiError> {
     let _ = prompt;
-    let most = worker.gate.sizes.answer as u32;
+    let most = requests.gate.sizes.answer as u32;
     match asked.limit {
         Some(limit) if limit.get() > most => Err(ApiError::invalid(
             "max_tokens",

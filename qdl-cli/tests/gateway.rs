@@ -64,7 +64,10 @@ impl Place {
                 Some(node)
             })
             .collect();
-        let list: Vec<_> = controls.iter().map(|c| format!("{{control: {c}}}")).collect();
+        let list: Vec<_> = controls
+            .iter()
+            .map(|c| format!("{{control: {c}}}"))
+            .collect();
         let config = path("gateway.yaml");
         let text = format!(
             "node: gateway\nmodel: {{name: m, {model}}}\naccelerators: [{}]\n\
@@ -118,7 +121,9 @@ impl Place {
         let end = Instant::now() + LONG;
         loop {
             let (_, figures) = self.get("/metrics");
-            let line = figures.lines().find(|l| l.starts_with("qdl_in_flight_samples "));
+            let line = figures
+                .lines()
+                .find(|l| l.starts_with("qdl_in_flight_samples "));
             let in_flight = line.and_then(|l| l.split(' ').nth(1)).expect("a figure");
             if in_flight.parse::<f64>() == Ok(0.0) {
                 return;
@@ -160,13 +165,17 @@ fn expected(prompt: &[i32]) -> Vec<i32> {
 fn events(body: &str) -> (Vec<Value>, bool) {
     let lines = body.lines().filter_map(|line| line.strip_prefix("data: "));
     let (done, events): (Vec<_>, Vec<_>) = lines.partition(|data| *data == "[DONE]");
-    let events = events.iter().map(|data| serde_json::from_str(data).expect(data));
+    let events = events
+        .iter()
+        .map(|data| serde_json::from_str(data).expect(data));
     (events.collect(), done.len() == 1)
 }
 
 fn ids(choice: &Value) -> Vec<i32> {
     let list = choice["token_ids"].as_array().cloned().unwrap_or_default();
-    list.iter().map(|id| id.as_i64().expect("an id") as i32).collect()
+    list.iter()
+        .map(|id| id.as_i64().expect("an id") as i32)
+        .collect()
 }
 
 fn request(prompt: &[i32], stream: bool) -> Value {
@@ -201,7 +210,10 @@ fn each_token_is_one_event_and_both_forms_of_an_answer_agree() {
     let whole: Value = serde_json::from_str(&body).expect("JSON");
     let choice = &whole["choices"][0];
     assert_eq!(ids(choice), expected(&prompt));
-    assert_eq!(choice["finish_reason"], "length", "no tokenizer: no end of sequence is known");
+    assert_eq!(
+        choice["finish_reason"], "length",
+        "no tokenizer: no end of sequence is known"
+    );
     assert_eq!(whole["usage"]["completion_tokens"], TOKENS);
     assert_eq!(whole["usage"]["prompt_tokens"], 3);
 
@@ -212,7 +224,10 @@ fn each_token_is_one_event_and_both_forms_of_an_answer_agree() {
     let (usage, tokens) = events.split_last().expect("events");
     assert_eq!(usage["usage"]["total_tokens"], 3 + TOKENS);
     let of_events: Vec<_> = tokens.iter().map(|e| ids(&e["choices"][0])).collect();
-    assert!(of_events.iter().all(|ids| ids.len() <= 1), "one token an event");
+    assert!(
+        of_events.iter().all(|ids| ids.len() <= 1),
+        "one token an event"
+    );
     assert_eq!(of_events.concat(), expected(&prompt));
 
     let limited = json!({"prompt": prompt, "max_tokens": 7, "return_token_ids": true});
@@ -223,7 +238,11 @@ fn each_token_is_one_event_and_both_forms_of_an_answer_agree() {
     let (_, models) = place.get("/v1/models");
     assert!(models.contains("\"id\":\"m\""), "{models}");
     assert_eq!(place.get("/health").0, 200);
-    assert!(place.gateway.ready.contains("2 accelerators"), "{}", place.gateway.ready);
+    assert!(
+        place.gateway.ready.contains("2 accelerators"),
+        "{}",
+        place.gateway.ready
+    );
 }
 
 #[test]
@@ -233,12 +252,42 @@ fn what_cannot_be_answered_has_its_status_and_names_the_field() {
     let huge = vec![b' '; 2 << 20];
     for (path, body, status, words) in [
         ("/v1/completions", b"{".to_vec(), 400, "JSON"),
-        ("/v1/completions", b"{\"prompt\": \"\xff\"}".to_vec(), 400, "JSON"),
-        ("/v1/completions", b"{\"prompt\": \"text\"}".to_vec(), 400, "no tokenizer"),
-        ("/v1/completions", b"{\"prompt\": [1], \"n\": 2}".to_vec(), 400, "\"param\":\"n\""),
-        ("/v1/completions", b"{\"prompt\": [1], \"max_tokens\": 65}".to_vec(), 400, "max_tokens"),
-        ("/v1/completions", json!({"prompt": long}).to_string().into_bytes(), 400, "257 tokens"),
-        ("/v1/completions", b"{\"prompt\": [1], \"model\": \"x\"}".to_vec(), 404, "model"),
+        (
+            "/v1/completions",
+            b"{\"prompt\": \"\xff\"}".to_vec(),
+            400,
+            "JSON",
+        ),
+        (
+            "/v1/completions",
+            b"{\"prompt\": \"text\"}".to_vec(),
+            400,
+            "no tokenizer",
+        ),
+        (
+            "/v1/completions",
+            b"{\"prompt\": [1], \"n\": 2}".to_vec(),
+            400,
+            "\"param\":\"n\"",
+        ),
+        (
+            "/v1/completions",
+            b"{\"prompt\": [1], \"max_tokens\": 65}".to_vec(),
+            400,
+            "max_tokens",
+        ),
+        (
+            "/v1/completions",
+            json!({"prompt": long}).to_string().into_bytes(),
+            400,
+            "257 tokens",
+        ),
+        (
+            "/v1/completions",
+            b"{\"prompt\": [1], \"model\": \"x\"}".to_vec(),
+            404,
+            "model",
+        ),
         ("/v1/completions", huge, 413, "body_mib"),
         ("/v1/chat", b"{}".to_vec(), 404, "/v1/chat/completions"),
     ] {
@@ -247,9 +296,16 @@ fn what_cannot_be_answered_has_its_status_and_names_the_field() {
         assert!(answer.contains(words), "{words}: {answer}");
     }
     let mut stream = place.open();
-    let _ = write!(stream, "GET / HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(1 << 20));
+    let _ = write!(
+        stream,
+        "GET / HTTP/1.1\r\nX: {}\r\n\r\n",
+        "x".repeat(1 << 20)
+    );
     let (status, _) = split(&read(&mut stream));
-    assert!(status == 431 || status == 0, "{status}: answered, or cut while it still wrote");
+    assert!(
+        status == 431 || status == 0,
+        "{status}: answered, or cut while it still wrote"
+    );
     assert_eq!(stream_of(&place, &[5]), Ok(expected(&[5])));
 }
 
@@ -276,7 +332,9 @@ fn more_requests_than_allowed_are_sent_away_and_the_others_are_answered() {
     let answers: Vec<_> = thread::scope(|scope| {
         let asks = (0..6).map(|n| scope.spawn(move || place.ask(&request(&[n], false)).0));
         let asks: Vec<_> = asks.collect();
-        asks.into_iter().map(|ask| ask.join().expect("ends")).collect()
+        asks.into_iter()
+            .map(|ask| ask.join().expect("ends"))
+            .collect()
     });
     let of = |status| answers.iter().filter(|s| **s == status).count();
     assert_eq!((of(200), of(429)), (2, 4), "{answers:?}");
@@ -299,7 +357,10 @@ fn an_answer_whose_accelerator_is_killed_goes_on_at_another_with_the_same_tokens
     });
     let (_, figures) = place.get("/metrics");
     let redispatched = figures.lines().find(|line| line.contains("redispatched"));
-    assert!(redispatched.is_some_and(|line| !line.ends_with(" 0")), "{redispatched:?}");
+    assert!(
+        redispatched.is_some_and(|line| !line.ends_with(" 0")),
+        "{redispatched:?}"
+    );
 }
 
 #[test]
@@ -310,8 +371,11 @@ fn a_client_that_goes_away_leaves_nothing_in_flight() {
             let mut stream = place.open();
             let body = request(&[n], true).to_string();
             let len = body.len();
-            write!(stream, "POST /v1/completions HTTP/1.1\r\nContent-Length: {len}\r\n\r\n{body}")
-                .expect("writes");
+            write!(
+                stream,
+                "POST /v1/completions HTTP/1.1\r\nContent-Length: {len}\r\n\r\n{body}"
+            )
+            .expect("writes");
             let mut first = [0; 64];
             stream.read_exact(&mut first).expect("its first event");
             stream

@@ -215,7 +215,9 @@ fn run(load: &Arc<Load>, thread: usize) -> Result<Times> {
         });
     }
     runtime.block_on(tasks);
-    let times = std::rc::Rc::try_unwrap(times).ok().context("a stream is left")?;
+    let times = std::rc::Rc::try_unwrap(times)
+        .ok()
+        .context("a stream is left")?;
     Ok(times.into_inner())
 }
 
@@ -236,7 +238,9 @@ async fn ask(
 ) -> Result<()> {
     let vocab = load.args.check.max(1000) as u64;
     let mut next = || {
-        *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        *random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
         (*random >> 33) % vocab
     };
     let prompt: Vec<i32> = (0..load.args.prompt).map(|_| next() as i32).collect();
@@ -252,14 +256,21 @@ async fn ask(
     );
     let began = Instant::now();
     stream.write_all(request.as_bytes()).await?;
-    let expected = load.answers.as_ref().map(|answers| answer(&prompt, answers));
+    let expected = load
+        .answers
+        .as_ref()
+        .map(|answers| answer(&prompt, answers));
     let mut answer = AnswerReader::new(load.args.json);
     let mut chunk = vec![0; 8 << 10];
     let mut last = began;
     while !answer.is_over {
         let read = tokio::time::timeout(SILENCE, stream.read(&mut chunk)).await;
         let read = read.context("no byte for 120 s")??;
-        ensure!(read > 0, "the connection ended after {} events", answer.events);
+        ensure!(
+            read > 0,
+            "the connection ended after {} events",
+            answer.events
+        );
         let before = answer.events;
         answer.add(&chunk[..read])?;
         if answer.events > before {
@@ -271,7 +282,9 @@ async fn ask(
                 _ => times.gap.saturating_record(us),
             }
             last = now;
-            load.counts.events.fetch_add(answer.events - before, Relaxed);
+            load.counts
+                .events
+                .fetch_add(answer.events - before, Relaxed);
         }
     }
     if answer.status == 429 {
@@ -279,12 +292,20 @@ async fn ask(
         tokio::time::sleep(Duration::from_millis(100)).await;
         return Ok(());
     }
-    ensure!(answer.status == 200, "status {}: {}", answer.status, answer.text());
+    ensure!(
+        answer.status == 200,
+        "status {}: {}",
+        answer.status,
+        answer.text()
+    );
     let us = began.elapsed().as_micros() as u64;
     times.borrow_mut().whole.saturating_record(us);
     if expected.is_some_and(|expected| expected != answer.ids) {
         load.counts.wrong.fetch_add(1, Relaxed);
-        bail!("other tokens than the engine's: {} of them", answer.ids.len());
+        bail!(
+            "other tokens than the engine's: {} of them",
+            answer.ids.len()
+        );
     }
     load.counts.good.fetch_add(1, Relaxed);
     Ok(())
@@ -318,7 +339,10 @@ impl AnswerReader {
     }
 
     fn text(&self) -> String {
-        String::from_utf8_lossy(&self.bytes).chars().take(300).collect()
+        String::from_utf8_lossy(&self.bytes)
+            .chars()
+            .take(300)
+            .collect()
     }
 
     fn add(&mut self, bytes: &[u8]) -> Result<()> {
