@@ -143,7 +143,7 @@ pub fn parse(endpoint: Endpoint, body: &[u8]) -> Result<Completion, ApiError> {
     let mut fields = Fields::new(endpoint);
     let mut json = serde_json::Deserializer::from_slice(body);
     let result = DeserializeSeed::deserialize(&mut fields, &mut json).and_then(|()| json.end());
-    let field = fields.current.take();
+    let field = fields.current_field.take();
     match (result, field) {
         (Ok(()), _) => {}
         (Err(error), Some(field)) if error.is_data() => {
@@ -170,7 +170,7 @@ pub fn parse(endpoint: Endpoint, body: &[u8]) -> Result<Completion, ApiError> {
 struct Fields {
     endpoint: Endpoint,
     /// The field that is being read, or was when reading failed.
-    current: Option<String>,
+    current_field: Option<String>,
     is_unsupported: bool,
     prompt: Option<Prompt>,
     max_completion_tokens: Option<NonZeroU32>,
@@ -194,7 +194,7 @@ impl Fields {
         };
         Self {
             endpoint,
-            current: None,
+            current_field: None,
             is_unsupported: false,
             prompt: None,
             max_completion_tokens: None,
@@ -326,9 +326,9 @@ impl<'de> Visitor<'de> for &mut Fields {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some(name) = map.next_key::<String>()? {
-            self.current = Some(name.clone());
+            self.current_field = Some(name.clone());
             self.field(&name, &mut map)?;
-            self.current = None;
+            self.current_field = None;
         }
         Ok(())
     }
@@ -376,9 +376,9 @@ fn within<T: Copy + Display, E: Error>(
 }
 
 /// Reads one token id, element `.0` of its list.
-struct IdAt(usize);
+struct IdVisitor(usize);
 
-impl<'de> DeserializeSeed<'de> for IdAt {
+impl<'de> DeserializeSeed<'de> for IdVisitor {
     type Value = i32;
 
     fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<i32, D::Error> {
@@ -386,7 +386,7 @@ impl<'de> DeserializeSeed<'de> for IdAt {
     }
 }
 
-impl Visitor<'_> for IdAt {
+impl Visitor<'_> for IdVisitor {
     type Value = i32;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -405,7 +405,7 @@ impl Visitor<'_> for IdAt {
 }
 
 fn ids<'de, A: SeqAccess<'de>>(mut list: A, mut ids: Vec<i32>) -> Result<Vec<i32>, A::Error> {
-    while let Some(id) = list.next_element_seed(IdAt(ids.len()))? {
+    while let Some(id) = list.next_element_seed(IdVisitor(ids.len()))? {
         ids.push(id);
     }
     if ids.is_empty() {
@@ -421,20 +421,20 @@ enum Element {
     Prompt(Prompt),
 }
 
-struct ElementAt {
+struct PromptVisitor {
     is_in_list: bool,
 }
 
 impl<'de> Deserialize<'de> for Prompt {
     fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
-        match json.deserialize_any(ElementAt { is_in_list: false })? {
+        match json.deserialize_any(PromptVisitor { is_in_list: false })? {
             Element::Prompt(prompt) => Ok(prompt),
             Element::Id(_) => Err(Error::custom("token ids are sent as a list")),
         }
     }
 }
 
-impl<'de> DeserializeSeed<'de> for ElementAt {
+impl<'de> DeserializeSeed<'de> for PromptVisitor {
     type Value = Element;
 
     fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<Element, D::Error> {
@@ -442,7 +442,7 @@ impl<'de> DeserializeSeed<'de> for ElementAt {
     }
 }
 
-impl<'de> Visitor<'de> for ElementAt {
+impl<'de> Visitor<'de> for PromptVisitor {
     type Value = Element;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -450,11 +450,11 @@ impl<'de> Visitor<'de> for ElementAt {
     }
 
     fn visit_u64<E: Error>(self, value: u64) -> Result<Element, E> {
-        IdAt(0).visit_u64(value).map(Element::Id)
+        IdVisitor(0).visit_u64(value).map(Element::Id)
     }
 
     fn visit_i64<E: Error>(self, value: i64) -> Result<Element, E> {
-        IdAt(0).visit_i64(value).map(Element::Id)
+        IdVisitor(0).visit_i64(value).map(Element::Id)
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Element, E> {
@@ -465,7 +465,7 @@ impl<'de> Visitor<'de> for ElementAt {
         if self.is_in_list {
             return Ok(Element::Prompt(Prompt::Ids(ids(list, Vec::new())?)));
         }
-        match list.next_element_seed(ElementAt { is_in_list: true })? {
+        match list.next_element_seed(PromptVisitor { is_in_list: true })? {
             None => Err(Error::custom("the list is empty")),
             Some(Element::Id(id)) => Ok(Element::Prompt(Prompt::Ids(ids(list, vec![id])?))),
             Some(prompt) if list.next_element::<IgnoredAny>()?.is_none() => Ok(prompt),

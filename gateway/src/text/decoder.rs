@@ -171,8 +171,8 @@ pub struct Decoder {
 #[derive(Debug, Default)]
 struct Window {
     ids: Vec<i32>,
-    /// How many of them have been given out.
-    done: usize,
+    /// Of how many the text has been returned.
+    sent_len: usize,
 }
 
 impl Decoder {
@@ -274,9 +274,9 @@ impl Decoder {
         self.window.ids.push(id);
         let piece = self.window.rest(text, self.skip_special_tokens);
         let is_whole = !piece.is_empty() && !piece.ends_with('\u{FFFD}');
-        if is_whole || self.window.ids.len() - self.window.done >= WINDOW_MAX {
-            self.window.ids.drain(..self.window.done);
-            self.window.done = self.window.ids.len();
+        if is_whole || self.window.ids.len() - self.window.sent_len >= WINDOW_MAX {
+            self.window.ids.drain(..self.window.sent_len);
+            self.window.sent_len = self.window.ids.len();
             self.piece = piece;
         }
         &self.piece
@@ -284,9 +284,9 @@ impl Decoder {
 }
 
 impl Window {
-    /// The text that has not been given out.
+    /// The text that has not been returned.
     fn rest(&self, text: &Text, skip_special_tokens: bool) -> String {
-        let before = text.decode(&self.ids[..self.done], skip_special_tokens);
+        let before = text.decode(&self.ids[..self.sent_len], skip_special_tokens);
         let mut all = text.decode(&self.ids, skip_special_tokens);
         if !all.is_char_boundary(before.len()) {
             return String::new();

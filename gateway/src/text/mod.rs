@@ -52,7 +52,7 @@ pub struct Text {
 }
 
 impl Text {
-    /// Reads `tokenizer.json` from a model's folder and, if they are there, `tokenizer_config.json`,
+    /// Reads `tokenizer.json` of a model's folder and, if they exist, `tokenizer_config.json`,
     /// `generation_config.json` and `chat_template.jinja`.
     ///
     /// # Errors

@@ -7,9 +7,9 @@
 #[derive(Clone, Debug)]
 pub struct StopStrings {
     stops: Box<[String]>,
-    /// Text since the last release, and before it what was released: `released` bytes.
-    held: String,
-    released: usize,
+    /// The text last released, and behind it the text held back.
+    buffer: String,
+    released_len: usize,
     has_ended: bool,
 }
 
@@ -28,8 +28,8 @@ impl StopStrings {
         let stops = stops.into_iter().filter(|stop| !stop.is_empty()).collect();
         Self {
             stops,
-            held: String::new(),
-            released: 0,
+            buffer: String::new(),
+            released_len: 0,
             has_ended: false,
         }
     }
@@ -48,35 +48,36 @@ impl StopStrings {
                 has_ended: true,
             };
         }
-        self.held.drain(..self.released);
-        self.held.push_str(text);
-        let held = &self.held;
+        self.buffer.drain(..self.released_len);
+        self.buffer.push_str(text);
+        let buffer = &self.buffer;
         let found = self.stops.iter().filter_map(|stop| {
-            let begin = held.find(&**stop)?;
+            let begin = buffer.find(&**stop)?;
             Some((begin + stop.len(), begin))
         });
         if let Some((_, begin)) = found.min() {
             self.has_ended = true;
-            self.released = begin;
+            self.released_len = begin;
         } else {
             // The first position from which the rest is the beginning of a stop string.
             let longest = self.stops.iter().map(String::len).max().unwrap_or(0);
-            let earliest = held.ceil_char_boundary((held.len() + 1).saturating_sub(longest));
-            let rest = held[earliest..].char_indices().map(|(i, _)| earliest + i);
-            let is_beginning = |i: &usize| self.stops.iter().any(|it| it.starts_with(&held[*i..]));
-            self.released = rest.into_iter().find(is_beginning).unwrap_or(held.len());
+            let earliest = buffer.ceil_char_boundary((buffer.len() + 1).saturating_sub(longest));
+            let rest = buffer[earliest..].char_indices().map(|(i, _)| earliest + i);
+            let is_beginning =
+                |i: &usize| self.stops.iter().any(|it| it.starts_with(&buffer[*i..]));
+            self.released_len = rest.into_iter().find(is_beginning).unwrap_or(buffer.len());
         }
         Released {
-            text: &self.held[..self.released],
+            text: &self.buffer[..self.released_len],
             has_ended: self.has_ended,
         }
     }
 
     /// The text that was held back, when the answer ends without a stop string.
     pub fn finish(&mut self) -> &str {
-        self.held.drain(..self.released);
-        self.released = if self.has_ended { 0 } else { self.held.len() };
+        self.buffer.drain(..self.released_len);
+        self.released_len = if self.has_ended { 0 } else { self.buffer.len() };
         self.has_ended = true;
-        &self.held[..self.released]
+        &self.buffer[..self.released_len]
     }
 }
