@@ -211,7 +211,7 @@ mod tests {
         for (gateway, words) in [
             ("{listen: '0.0.0.0:80'}", "there is no token"),
             ("{open: true, token_file: t}", "contradict"),
-            ("{requests: 0}", "gateway.requests"),
+            ("{requests: 0}", "requests lower than 1"),
             ("{unknown: 1}", "unknown"),
         ] {
             let error = parsed(MODEL, gateway).expect_err(words).to_string();
