@@ -12,7 +12,6 @@ use fabric::{
     Which, clock,
     os::lock,
     testkit::{
-        dice::Dice,
         sim::{Call, Due, Sim},
         sim_nic::{Guest, SimNics},
     },
@@ -28,6 +27,7 @@ use crate::{
     book::{Moment, Shared},
     engine::Engine,
     epoch::{Seen, path},
+    faults::dice_of,
     frontend::Frontend,
     load::Load,
     plan::{Concerns, Event, Kind, Plan, ms},
@@ -503,22 +503,6 @@ impl<'p> World<'p> {
         }
     }
 
-    /// Cancels a sample. One that is in no slot ends at once.
-    fn cancel(&self, event: &Event) {
-        let chosen = (self.book.lock()).choose_cancelled(event.n, &mut dice_of(event));
-        let Some(id) = chosen else { return };
-        let dispatcher = &self.front.dispatcher;
-        let is_in_flight = dispatcher.is_in_flight(id);
-        let is_at_engine = self.engine().has(id);
-        let has_ended = self.book.lock().fates[id as usize].ends > 0;
-        self.book.lock().cancel(id, is_in_flight && !is_at_engine);
-        dispatcher.cancel(id);
-        if !is_in_flight && !has_ended && self.book.lock().fates[id as usize].ends == 0 {
-            self.wrong(format!("cancel: sample {id} waits on"));
-        }
-        self.news();
-    }
-
     fn abort(&mut self) {
         self.front.cluster.abort("the world aborts");
         self.news();
@@ -795,11 +779,6 @@ impl<'p> World<'p> {
             }
         }
     }
-}
-
-/// Dice that choose the sample of a cancel.
-fn dice_of(event: &Event) -> Dice {
-    Dice::of(event.at_us, &[event.on, event.n])
 }
 
 /// Name of an event's dice.

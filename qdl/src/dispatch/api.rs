@@ -318,6 +318,9 @@ pub struct DispatchCfgs {
     pub post_up_to: u64 = 16 << 10,
     /// Time for which a thread issues to the same connection, unless a burst is full earlier.
     pub affinity_ns: u64 = 50_000,
+    /// Whether the arbiter compares accelerators by all samples in flight on them, and only then
+    /// the connections of one. A pick costs the square of an accelerator's connections.
+    pub by_peer: bool,
     /// Whether each sample has its own doorbell or system call.
     pub one_by_one: bool,
     /// Registered source regions; a sample's `source` is an index into this list.

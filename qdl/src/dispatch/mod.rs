@@ -199,7 +199,7 @@ impl Dispatcher {
         let connections = connections.collect::<Result<Box<[_]>, _>>()?;
         let by_share = || shares.iter().map(|_| CachePadded::default()).collect();
         let shared = Arc::new(DispatchState {
-            choice: Choice::new(cfgs.policy, &connections),
+            choice: Choice::new(cfgs.policy, cfgs.by_peer, &connections),
             connections,
             payloads: Payloads {
                 sources: cfgs.sources,

@@ -491,11 +491,11 @@ impl DispatchState {
         }
         self.choice.undo(connection, len);
         self.backlog.push(iter::once(attempt));
-        self.look_again(attempt.sample.id);
         // After an abort, the sample is not sent again.
         let goes = !self.is_aborted();
         let retries = &self.ends.retries;
         retries.fetch_add(u64::from(goes), Ordering::Relaxed);
+        self.look_again(attempt.sample.id);
         goes
     }
 
