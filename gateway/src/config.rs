@@ -90,11 +90,8 @@ impl SectionKeys<FrontendConfig> for GatewayKeys {
     }
 
     fn files(&self) -> Vec<(&'static str, Option<&Path>)> {
-        let gateway = &self.gateway;
-        vec![
-            ("gateway.token_file", gateway.token_file.as_deref()),
-            ("gateway.model_dir", gateway.model_dir.as_deref()),
-        ]
+        let token = self.gateway.token_file.as_deref();
+        vec![("gateway.token_file", token)]
     }
 
     fn check(&self, config: &FrontendConfig, out: &mut Findings<'_>) {
