@@ -131,7 +131,9 @@ impl Events {
                 .usage_event(out, usage(self.prompt, self.reader.tokens));
         }
         Writer::done(out);
-        self.asked = None;
+        if let Some(asked) = self.asked.take() {
+            asked.finish();
+        }
     }
 }
 
@@ -204,7 +206,7 @@ fn usage(prompt: u32, tokens: u32) -> Usage {
 /// # Errors
 /// The accelerators refused the request, or were lost.
 pub async fn whole(
-    asked: &Asked,
+    asked: Asked,
     reader: &mut TokenReader,
     writer: &Writer,
     prompt: u32,
@@ -232,6 +234,7 @@ pub async fn whole(
             text += &reader.piece;
         }
     }
+    asked.finish();
     let mut out = Vec::with_capacity(text.len() + 512);
     writer.whole(
         &mut out,

@@ -54,6 +54,8 @@ struct Request {
 pub struct Asked {
     requests: Rc<Requests>,
     id: RequestId,
+    /// The client has its whole answer, though the sample may not have ended.
+    is_answered: bool,
 }
 
 impl Requests {
@@ -144,6 +146,7 @@ impl Requests {
         Asked {
             requests: self.clone(),
             id,
+            is_answered: false,
         }
     }
 }
@@ -287,6 +290,13 @@ impl Asked {
     }
 }
 
+impl Asked {
+    /// Ends a request whose client has its whole answer.
+    pub fn finish(mut self) {
+        self.is_answered = true;
+    }
+}
+
 impl Drop for Asked {
     fn drop(&mut self) {
         let mut requests = self.requests.places.borrow_mut();
@@ -298,7 +308,8 @@ impl Drop for Asked {
             requests.remove(self.id.place as usize);
         } else {
             request.is_left = true;
-            request.times.is_left = true;
+            request.times.is_left = !self.is_answered;
+            request.times.tokens = request.progress.tokens();
             drop(requests);
             self.requests.gate.cancel(self.id);
         }

@@ -282,7 +282,7 @@ async fn complete(
     };
     let writer = Writer::new(&identity, &asked);
     if !asked.stream {
-        let body = answer::whole(&sample, &mut reader, &writer, prompt).await?;
+        let body = answer::whole(sample, &mut reader, &writer, prompt).await?;
         return Ok(json(StatusCode::OK, body));
     }
     // A refusal still has its status: the head waits for the first token.
