@@ -169,13 +169,13 @@ impl Book {
         (!ids.is_empty()).then(|| ids[dice.below(ids.len() as u64) as usize])
     }
 
-    /// Notes that a sample is about to be cancelled; one `more` attempt may arrive.
-    pub fn cancel(&mut self, id: u64, more: bool) {
+    /// Notes that a sample is about to be cancelled; so many `more` attempts may arrive.
+    pub fn cancel(&mut self, id: u64, more: u32) {
         self.mix(5, id);
         self.say(|| format!("cancel {id}"));
         let fate = &mut self.fates[id as usize];
         if fate.ends == 0 {
-            let most = fate.attempts + u32::from(more);
+            let most = fate.attempts.saturating_add(more);
             fate.cancelled = Some(fate.cancelled.map_or(most, |before| before.min(most)));
         }
     }

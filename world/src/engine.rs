@@ -122,7 +122,8 @@ impl Engine {
         let (end, hangs) = self.end(server, fate, now);
         fate.server = server;
         fate.attempts += 1;
-        let is_again = fate.cancelled.is_some_and(|most| fate.attempts > most);
+        // A write of a lost connection may arrive behind the end of its sample.
+        let is_again = fate.ends == 0 && fate.cancelled.is_some_and(|most| fate.attempts > most);
         fate.refusals += u32::from(end == End::Refusal);
         let mut dice = Dice::of(fate.seed, &[2, u64::from(fate.attempts)]);
         let answer = answer(digest, self.shape.answer as usize);

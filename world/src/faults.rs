@@ -133,7 +133,10 @@ impl World<'_> {
         let is_in_flight = dispatcher.is_in_flight(id);
         let is_at_engine = self.engine().has(id);
         let has_ended = self.book.lock().fates[id as usize].ends > 0;
-        self.book.lock().cancel(id, is_in_flight && !is_at_engine);
+        // The writes of earlier attempts, whose connections were lost, may arrive too.
+        let earlier = u32::try_from(dispatcher.counts().redispatched).unwrap_or(u32::MAX);
+        let more = earlier.saturating_add(u32::from(is_in_flight && !is_at_engine));
+        self.book.lock().cancel(id, more);
         dispatcher.cancel(id);
         if !is_in_flight && !has_ended && self.book.lock().fates[id as usize].ends == 0 {
             self.wrong(format!("cancel: sample {id} waits on"));

@@ -347,7 +347,7 @@ impl<'p> World<'p> {
             if event.kind == Kind::Cancel {
                 let chosen = book.lock().choose_cancelled(event.n, &mut dice_of(&event));
                 if let Some(id) = chosen {
-                    book.lock().cancel(id, true);
+                    book.lock().cancel(id, u32::MAX);
                     to.cancel(id);
                 }
                 return;

@@ -101,6 +101,8 @@ impl Dispatcher {
     ///   the sequence at its next step, and the completion is empty; other engines answer as
     ///   always. If the connection is lost first, the completion is empty, too.
     ///
+    /// Until its completion the sample's memory is in use.
+    ///
     /// An answer under way completes the sample as if it had not been cancelled. The cancel of a
     /// sample that has ended has no effect. No two outstanding samples may have this id.
     ///

@@ -52,7 +52,8 @@ nics: [{address: 127.0.0.1, post_from_issue_thread_up_to: 22, completion: {spin_
         "a request of tokens stays with no connection"
     );
     assert!(d.by_peer);
-    let bytes = parse_frontend(&yaml.replace("i32", "u8"), "f.yaml", Path::new("/"));
+    let yaml = yaml.replace("i32", "u8").replace("stream: all\n", "");
+    let bytes = parse_frontend(&yaml, "f.yaml", Path::new("/"));
     let d = dispatch(&bytes.unwrap_or_else(|e| panic!("{e}")));
     assert_eq!((d.affinity_ns, d.by_peer), (23_000, false));
 }
