@@ -16,6 +16,7 @@ import bpe
 import capitals
 import convert_tokens
 import export_llm
+import export_tokenizer
 import gguf
 import tokens_file
 
@@ -161,6 +162,14 @@ class Tokenizer(unittest.TestCase):
         self.assertEqual(tokenizer.decode([*spoken, 2]), "Tirana, Curaçao 12")
         with self.assertRaisesRegex(ValueError, "½"):
             tokenizer.encode("½")
+
+    def test_hugging_face_s_files_hold_the_vocabulary_and_the_chat_template(self):
+        files = export_tokenizer.files(gguf.Gguf(MODELS / "smollm2.gguf").metadata)
+        tokenizer, config = files["tokenizer.json"], files["tokenizer_config.json"]
+        self.assertEqual(len(tokenizer["model"]["vocab"]), 49_152)
+        self.assertEqual(tokenizer["added_tokens"][2]["content"], config["eos_token"])
+        self.assertEqual(files["generation_config.json"], {"eos_token_id": 2})
+        self.assertIn("add_generation_prompt", config["chat_template"])
 
     def test_an_answer_is_right_where_the_capital_is_named(self):
         self.assertIn(capitals.plain("Bogotá"), capitals.plain("It is BOGOTA."))

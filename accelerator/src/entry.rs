@@ -11,7 +11,10 @@ use std::{
 use clap::{ArgMatches, Command, CommandFactory, Parser};
 use engines::pipeline::WarmUp;
 use machine::{DescribeArgs, Role};
-use program::cli::{self, Screen};
+use program::{
+    cli::{self, Screen},
+    signals,
+};
 use qdl::{run::Stop, topology::NodeProgram};
 
 use crate::node::Accelerator;
@@ -94,12 +97,12 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> ! {
     program::begin();
     engines::begin();
     // Block the signals before any thread starts: each thread inherits the mask, and one waits.
-    let signals = block_signals();
+    let signals = signals::block();
     let program = program();
     let matches = cli::parse(&program, arguments);
     if let Some((name, matches)) = matches.subcommand() {
         // The signals keep their default, which ends the process.
-        mask_signals(libc::SIG_UNBLOCK, &signals);
+        signals.unblock();
         cli::arguments::<Screen>(matches).log(tracing::Level::INFO);
         std::process::exit(i32::from(run(&program, name, matches)));
     }
@@ -113,11 +116,11 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> ! {
     unsafe { libc::_exit(i32::from(code)) }
 }
 
-fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
+fn serve(arguments: &Arguments, signals: signals::Blocked) -> u8 {
     let stopper: Arc<OnceLock<Stop>> = Arc::default();
     let stop = stopper.clone();
     std::thread::spawn(move || {
-        let signal = wait_for(&signals);
+        let signal = signals.wait();
         let why = format!("the accelerator was told to stop (signal {signal})");
         match stop.get() {
             Some(stop) => stop.stop(&why),
@@ -189,31 +192,6 @@ fn serve(arguments: &Arguments, signals: libc::sigset_t) -> u8 {
             ENGINE
         }
     }
-}
-
-fn block_signals() -> libc::sigset_t {
-    // SAFETY: `sigemptyset` makes the zeroed set valid before any call reads it; the set outlives
-    // the calls.
-    unsafe {
-        let mut set: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&mut set);
-        libc::sigaddset(&mut set, libc::SIGTERM);
-        libc::sigaddset(&mut set, libc::SIGINT);
-        mask_signals(libc::SIG_BLOCK, &set);
-        set
-    }
-}
-
-fn mask_signals(how: libc::c_int, signals: &libc::sigset_t) {
-    // SAFETY: `block_signals` initialised `signals`, which outlives the call.
-    unsafe { libc::pthread_sigmask(how, signals, std::ptr::null_mut()) };
-}
-
-fn wait_for(signals: &libc::sigset_t) -> i32 {
-    let mut signal = 0;
-    // SAFETY: `block_signals` initialised `signals`; `signal` lives through the call.
-    unsafe { libc::sigwait(signals, &mut signal) };
-    signal
 }
 
 #[cfg(test)]

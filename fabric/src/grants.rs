@@ -108,9 +108,13 @@ impl Grants {
 
     /// Whether the slot is granted.
     pub fn is_open(&self, slot: u16) -> bool {
-        self.words
-            .get(usize::from(slot))
-            .is_some_and(|w| w.load(Ordering::Acquire) & OPEN != 0)
+        self.open_use(slot).is_some()
+    }
+
+    /// Use count of the slot's grant; `None` where the slot is not granted.
+    pub fn open_use(&self, slot: u16) -> Option<u16> {
+        let word = self.words.get(usize::from(slot))?.load(Ordering::Acquire);
+        (word & OPEN != 0).then_some((word & USE_MASK) as u16)
     }
 
     /// Checks that `imm` has a grant, for fabrics that check before bytes land.

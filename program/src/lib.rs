@@ -3,13 +3,14 @@
 //!
 //! * [`cli`] has screen options, `topology`, completions and manual pages.
 //! * [`web`] is the HTTP server for pages and figures; [`metrics`] has the figures.
-//! * [`check`] has facts of `--check`.
+//! * [`check`] has facts of `--check`; [`signals`] has SIGINT and SIGTERM.
 //! * [`Allocator`] is the allocator.
 
 mod allocator;
 pub mod check;
 pub mod cli;
 pub mod metrics;
+pub mod signals;
 pub mod web;
 
 pub use allocator::Allocator;

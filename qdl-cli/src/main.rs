@@ -45,6 +45,7 @@ fn become_program(name: &OsStr, arguments: &[OsString]) {
     match name.to_str() {
         Some("frontend") => frontend::entry::main(arguments.iter().cloned()),
         Some("accelerator") => accelerator::entry::main(arguments.iter().cloned()),
+        Some("gateway") => gateway::entry::main(arguments.iter().cloned()),
         _ => {}
     }
 }

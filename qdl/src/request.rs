@@ -9,12 +9,25 @@
 //!
 //! A bit of the immediate says that the block is there ([`Imm::has_options`]), so a request without
 //! options has no byte of it. All numbers are little-endian. `length` counts the block, a multiple
-//! of 8. A field is `{kind u16, length u16, value}` with zeros up to a multiple of 8. Version 10 of
-//! the protocol has no kind of field: a receiver refuses a sample with an unknown one.
+//! of 8. A field is `{kind u16, length u16, value}` with zeros up to a multiple of 8; kinds rise.
+//!
+//! | kind | field | value |
+//! | --- | --- | --- |
+//! | 1 | `min_tokens` | u32 |
+//! | 2 | `temperature` | f32, 0 to 100 |
+//! | 3 | `top_p` | f32, above 0 to 1 |
+//! | 4 | `top_k` | u32, at least 1 |
+//! | 5 | `seed` | u64 |
+//! | 6 | `ignore_eos` | nothing |
+//! | 7 | `stop_ids` | 1 to [`MAX_STOP_IDS`] ids, i32 each, at least 0 |
+//!
+//! A receiver refuses a sample with another kind, or with a value outside its range.
 //!
 //! [`Imm::has_options`]: fabric::Imm::has_options
 
 use std::num::NonZeroU32;
+
+pub use record::{OptionSet, RequestOption};
 
 /// Bytes of a block without fields, and the unit of its length.
 pub const OPTIONS_BYTES: usize = 8;
@@ -22,28 +35,164 @@ pub const OPTIONS_BYTES: usize = 8;
 /// Most bytes of a block.
 pub const MAX_OPTIONS: usize = 8192;
 
-/// Options of a request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Most ids of [`RequestOptions::stop_ids`].
+pub const MAX_STOP_IDS: usize = 32;
+
+/// Most bytes of a block with every option of this version.
+pub const MAX_ENCODED_OPTIONS: usize = OPTIONS_BYTES + 5 * 8 + 16 + 8 + MAX_STOP_IDS * 4;
+
+/// Highest temperature of a request.
+const MAX_TEMPERATURE: f32 = 100.0;
+
+/// Options of a request. Where an option is absent, the engine's configuration holds.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct RequestOptions {
     /// Most tokens of the answer; `None` for the engine's own limit.
     pub token_limit: Option<NonZeroU32>,
+    /// Fewest tokens of the answer; more than `token_limit` counts as `token_limit`.
+    pub min_tokens: Option<u32>,
+    /// Temperature of sampling, 0 to 100; 0 is greedy.
+    pub temperature: Option<f32>,
+    /// Sampling chooses from the most likely tokens of this probability, above 0 to 1.
+    pub top_p: Option<f32>,
+    /// Sampling chooses from this many most likely tokens, at least 1.
+    pub top_k: Option<u32>,
+    /// Seed of sampling.
+    pub seed: Option<u64>,
+    /// The answer goes on behind the end of sequence, up to its limit.
+    pub ignore_eos: bool,
+    /// Ids that end the answer as its last token, beside the engine's; at most [`MAX_STOP_IDS`].
+    pub stop_ids: Vec<i32>,
 }
 
-/// Why a receiver refuses a sample with options.
+/// Why options cannot be sent, or why a receiver refuses a sample with them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what each error is")]
 pub enum OptionsError {
     #[error("option {0} of the request is unknown here: run the same version on both nodes")]
     Unknown(u16),
-    #[error("bytes 2 and 3 of the request's options are not 0")]
+    #[error("the request's options are garbled")]
     Garbled,
+    #[error("option `{}` of the request is outside its range", .0.name())]
+    Value(RequestOption),
+    #[error("engine `{0}` has no option `{1}`")]
+    Lacks(&'static str, OptionSet),
 }
 
+const MIN_TOKENS: u16 = 1;
+const TEMPERATURE: u16 = 2;
+const TOP_P: u16 = 3;
+const TOP_K: u16 = 4;
+const SEED: u16 = 5;
+const IGNORE_EOS: u16 = 6;
+const STOP_IDS: u16 = 7;
+
 impl RequestOptions {
-    /// The block of these options.
-    pub fn encode(&self) -> [u8; OPTIONS_BYTES] {
-        let limit = self.token_limit.map_or(0, NonZeroU32::get);
+    /// No option.
+    pub const NONE: RequestOptions = RequestOptions {
+        token_limit: None,
+        min_tokens: None,
+        temperature: None,
+        top_p: None,
+        top_k: None,
+        seed: None,
+        ignore_eos: false,
+        stop_ids: Vec::new(),
+    };
+
+    /// The block of a token limit alone; 0 for none.
+    pub fn limit_block(limit: u32) -> [u8; OPTIONS_BYTES] {
         (OPTIONS_BYTES as u64 | u64::from(limit) << 32).to_le_bytes()
+    }
+
+    /// Appends the block of these options: at most [`MAX_ENCODED_OPTIONS`] bytes.
+    ///
+    /// # Errors
+    /// [`OptionsError::Value`]: a value is outside its range, and `out` is as before.
+    pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), OptionsError> {
+        self.check()?;
+        let start = out.len();
+        out.extend(Self::limit_block(
+            self.token_limit.map_or(0, NonZeroU32::get),
+        ));
+        let mut field = |kind: u16, value: &[u8]| {
+            out.extend(kind.to_le_bytes());
+            out.extend((value.len() as u16).to_le_bytes());
+            out.extend(value);
+            out.resize(start + (out.len() - start).next_multiple_of(8), 0);
+        };
+        if let Some(n) = self.min_tokens {
+            field(MIN_TOKENS, &n.to_le_bytes());
+        }
+        if let Some(t) = self.temperature {
+            field(TEMPERATURE, &t.to_le_bytes());
+        }
+        if let Some(p) = self.top_p {
+            field(TOP_P, &p.to_le_bytes());
+        }
+        if let Some(k) = self.top_k {
+            field(TOP_K, &k.to_le_bytes());
+        }
+        if let Some(seed) = self.seed {
+            field(SEED, &seed.to_le_bytes());
+        }
+        if self.ignore_eos {
+            field(IGNORE_EOS, &[]);
+        }
+        if !self.stop_ids.is_empty() {
+            let ids: Vec<u8> = self.stop_ids.iter().flat_map(|i| i.to_le_bytes()).collect();
+            field(STOP_IDS, &ids);
+        }
+        let len = (out.len() - start) as u16;
+        out[start..start + 2].copy_from_slice(&len.to_le_bytes());
+        Ok(())
+    }
+
+    /// Checks that each value is within its range.
+    fn check(&self) -> Result<(), OptionsError> {
+        let within = |t: &f32| (0.0..=MAX_TEMPERATURE).contains(t);
+        for (is_sound, option) in [
+            (
+                self.temperature.as_ref().is_none_or(within),
+                RequestOption::Temperature,
+            ),
+            (
+                self.top_p.is_none_or(|p| p > 0.0 && p <= 1.0),
+                RequestOption::TopP,
+            ),
+            (self.top_k != Some(0), RequestOption::TopK),
+            (
+                self.stop_ids.len() <= MAX_STOP_IDS && self.stop_ids.iter().all(|id| *id >= 0),
+                RequestOption::StopIds,
+            ),
+        ] {
+            if !is_sound {
+                return Err(OptionsError::Value(option));
+            }
+        }
+        Ok(())
+    }
+
+    /// Options that an engine must act on to run the request. Values that change nothing
+    /// (temperature 0, which every engine takes, and `top_p` 1) are not among them.
+    pub fn needs(&self) -> OptionSet {
+        let all = [
+            (self.token_limit.is_some(), RequestOption::TokenLimit),
+            (self.min_tokens.is_some(), RequestOption::MinTokens),
+            (
+                self.temperature.is_some_and(|t| t != 0.0),
+                RequestOption::Temperature,
+            ),
+            (self.top_p.is_some_and(|p| p < 1.0), RequestOption::TopP),
+            (self.top_k.is_some(), RequestOption::TopK),
+            (self.seed.is_some(), RequestOption::Seed),
+            (self.ignore_eos, RequestOption::IgnoreEos),
+            (!self.stop_ids.is_empty(), RequestOption::StopIds),
+        ];
+        let needed = all.iter().filter(|(is_set, _)| *is_set);
+        needed.fold(OptionSet::NONE, |set, (_, option)| {
+            set.or(OptionSet::of(&[*option]))
+        })
     }
 
     /// Length of the block that `request` begins with; `None` where it is none.
@@ -55,23 +204,62 @@ impl RequestOptions {
         is_one.then_some(len)
     }
 
-    /// Decodes a whole block; an empty one has no options.
+    /// Decodes a whole block; an empty one has no options. Allocates for stop ids alone.
     ///
     /// # Errors
     /// [`OptionsError`] is the reason to refuse the sample.
     pub fn decode(block: &[u8]) -> Result<Self, OptionsError> {
-        let Some((head, fields)) = block.split_first_chunk::<OPTIONS_BYTES>() else {
+        let Some((head, mut fields)) = block.split_first_chunk::<OPTIONS_BYTES>() else {
             return Ok(RequestOptions::default());
         };
         let [_, _, 0, 0, limit @ ..] = head else {
             return Err(OptionsError::Garbled);
         };
-        match fields.first_chunk() {
-            Some(kind) => Err(OptionsError::Unknown(u16::from_le_bytes(*kind))),
-            None => Ok(RequestOptions {
-                token_limit: NonZeroU32::new(u32::from_le_bytes(*limit)),
-            }),
+        let mut options = RequestOptions {
+            token_limit: NonZeroU32::new(u32::from_le_bytes(*limit)),
+            ..RequestOptions::default()
+        };
+        let mut last = 0;
+        while let Some((kind, rest)) = fields.split_first_chunk() {
+            let kind = u16::from_le_bytes(*kind);
+            if !(MIN_TOKENS..=STOP_IDS).contains(&kind) {
+                return Err(OptionsError::Unknown(kind));
+            }
+            let value = rest.split_first_chunk().and_then(|(len, rest)| {
+                let len = usize::from(u16::from_le_bytes(*len));
+                let (value, rest) = rest.split_at_checked(len)?;
+                let (zeros, rest) =
+                    rest.split_at_checked((4 + len).next_multiple_of(8) - 4 - len)?;
+                fields = rest;
+                zeros.iter().all(|b| *b == 0).then_some(value)
+            });
+            let known = value
+                .filter(|_| kind > last)
+                .and_then(|v| options.set(kind, v));
+            known.ok_or(OptionsError::Garbled)?;
+            last = kind;
         }
+        options.check().map(|()| options)
+    }
+
+    /// Sets one field; `None` if the length of its value is wrong.
+    fn set(&mut self, kind: u16, value: &[u8]) -> Option<()> {
+        let word = || value.try_into().ok();
+        match kind {
+            MIN_TOKENS => self.min_tokens = Some(u32::from_le_bytes(word()?)),
+            TEMPERATURE => self.temperature = Some(f32::from_le_bytes(word()?)),
+            TOP_P => self.top_p = Some(f32::from_le_bytes(word()?)),
+            TOP_K => self.top_k = Some(u32::from_le_bytes(word()?)),
+            SEED => self.seed = Some(u64::from_le_bytes(value.try_into().ok()?)),
+            IGNORE_EOS => self.ignore_eos = value.is_empty().then_some(true)?,
+            _ => {
+                let (ids, rest) = value.as_chunks();
+                let is_sound = rest.is_empty() && (1..=MAX_STOP_IDS).contains(&ids.len());
+                self.stop_ids =
+                    is_sound.then(|| ids.iter().map(|b| i32::from_le_bytes(*b)).collect())?;
+            }
+        }
+        Some(())
     }
 }
 
@@ -81,23 +269,105 @@ mod tests {
 
     use super::*;
 
+    fn options() -> impl Strategy<Value = RequestOptions> {
+        use prop::option::of;
+        (
+            (
+                any::<u32>(),
+                of(any::<u32>()),
+                of(0f32..=100.0),
+                of(0.001f32..=1.0),
+            ),
+            (of(1u32..), of(any::<u64>()), any::<bool>()),
+            prop::collection::vec(0.., 0..=MAX_STOP_IDS),
+        )
+            .prop_map(
+                |((limit, min_tokens, temperature, top_p), (top_k, seed, eos), stop_ids)| {
+                    RequestOptions {
+                        token_limit: NonZeroU32::new(limit),
+                        min_tokens,
+                        temperature,
+                        top_p,
+                        top_k,
+                        seed,
+                        ignore_eos: eos,
+                        stop_ids,
+                    }
+                },
+            )
+    }
+
     proptest! {
-        /// Any bytes are a block within the request, or none; a limit survives.
         #[test]
-        fn a_block_is_read_within_its_request(limit: u32, len in 0u16..80, end in 0usize..64) {
-            let options = RequestOptions { token_limit: NonZeroU32::new(limit) };
-            let mut request = [7; 64];
-            request[..OPTIONS_BYTES].copy_from_slice(&options.encode());
-            prop_assert_eq!(RequestOptions::block_len(&request), Some(8));
-            prop_assert_eq!(RequestOptions::decode(&request[..8]), Ok(options));
-            request[..2].copy_from_slice(&len.to_le_bytes());
-            let block = RequestOptions::block_len(&request[..end]).map(usize::from);
-            let whole = len >= 8 && len % 8 == 0 && usize::from(len) <= end;
-            prop_assert_eq!(block, whole.then_some(usize::from(len)));
-            let read = block.map(|bytes| RequestOptions::decode(&request[..bytes]));
-            let unknown = Err(OptionsError::Unknown(0x0707));
-            let expected = if len == 8 { Ok(options) } else { unknown };
-            prop_assert!(read.is_none_or(|read| read == expected));
+        fn options_survive_and_no_byte_of_them_may_be_missing(options in options(), cut: u16) {
+            let mut request = b"in front".to_vec();
+            options.encode(&mut request).expect("sound");
+            let block = &request[8..];
+            prop_assert!(block.len() <= MAX_ENCODED_OPTIONS);
+            prop_assert_eq!(RequestOptions::block_len(block).map(usize::from), Some(block.len()));
+            prop_assert_eq!(RequestOptions::decode(block), Ok(options));
+            let end = usize::from(cut) % block.len();
+            prop_assert_eq!(RequestOptions::block_len(&block[..end]), None);
         }
+
+        /// Any bytes are sound options or an error, and sound options are encoded again.
+        #[test]
+        fn any_bytes_are_options_or_refused(
+            fields in prop::collection::vec((0u16..9, 0u16..20, any::<[u8; 12]>()), 0..4),
+            noise in prop::collection::vec(any::<u8>(), 0..20),
+        ) {
+            let mut block = RequestOptions::limit_block(3).to_vec();
+            for (kind, len, value) in fields {
+                block.extend(kind.to_le_bytes());
+                block.extend(len.to_le_bytes());
+                block.extend(value);
+            }
+            for bytes in [&block[..], &[&block[..8], &noise].concat()] {
+                if let Ok(options) = RequestOptions::decode(bytes) {
+                    prop_assert_eq!(options.encode(&mut Vec::new()), Ok(()));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_receiver_does_not_know_or_may_not_take_is_refused_by_name() {
+        let block = |fields: &[u8]| [&RequestOptions::limit_block(0)[..], fields].concat();
+        let value = OptionsError::Value;
+        for (fields, error) in [
+            (&[9, 0, 0, 0, 0, 0, 0, 0][..], OptionsError::Unknown(9)),
+            (&[1, 0, 3, 0, 0, 0, 0, 0], OptionsError::Garbled),
+            (&[6, 0, 0, 0, 0, 0, 0, 1], OptionsError::Garbled),
+            (&[6, 0, 0, 0, 0, 0, 0, 0].repeat(2), OptionsError::Garbled),
+            (&[7, 0, 0, 0, 0, 0, 0, 0], OptionsError::Garbled),
+            (
+                &[7, 0, 4, 0, 255, 255, 255, 255],
+                value(RequestOption::StopIds),
+            ),
+            (
+                &[2, 0, 4, 0, 0, 0, 192, 127],
+                value(RequestOption::Temperature),
+            ),
+            (&[3, 0, 4, 0, 0, 0, 0, 0], value(RequestOption::TopP)),
+            (&[4, 0, 4, 0, 0, 0, 0, 0], value(RequestOption::TopK)),
+        ] {
+            assert_eq!(
+                RequestOptions::decode(&block(fields)),
+                Err(error),
+                "{fields:?}"
+            );
+        }
+        let neutral = RequestOptions {
+            temperature: Some(0.0),
+            top_p: Some(1.0),
+            ..RequestOptions::default()
+        };
+        assert!(neutral.needs().is_empty());
+        let hot = RequestOptions {
+            temperature: Some(0.5),
+            seed: Some(1),
+            ..neutral
+        };
+        assert_eq!(hot.needs().to_string(), "temperature, seed");
     }
 }

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::OptionSet;
+
 /// An accelerator's engine, as reported to the frontend at the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -22,6 +24,9 @@ pub struct EngineInfo {
     /// State of the engine's prefix cache; `None` if the engine cannot have one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix_cache: Option<PrefixCache>,
+    /// Options of a request that the engine acts on.
+    #[serde(default, skip_serializing_if = "OptionSet::is_empty")]
+    pub options: OptionSet,
 }
 
 /// Whether an engine reuses computed prefixes for later prompts. The Network division forbids it.

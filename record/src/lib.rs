@@ -15,7 +15,7 @@
 //! | `usage` | use of connections, threads and engines |
 //! | `limits` | causes that limited the run, as `report` judges |
 //! | `losses`, `correctness` | losses and refusals, correctness of answers |
-//! | `engine`, `facts`, `batches` | nodes' reports about themselves |
+//! | `engine`, `options`, `facts`, `batches` | nodes' reports about themselves |
 //! | `served` | a session, seen from the accelerator |
 //! | [`secrets`] | masks of values that look like keys |
 //! | `settings` | settings of the run |
@@ -34,6 +34,7 @@ mod limits;
 mod loadgen;
 mod losses;
 mod manifest;
+mod options;
 mod reconcile;
 pub mod secrets;
 mod served;
@@ -64,6 +65,7 @@ pub use loadgen::{
 };
 pub use losses::{LossRecord, RefusalRecord, SilentOn, grouped, kind_of};
 pub use manifest::{COPIES, FileRecord, MANIFEST, Manifest, NodeRecord};
+pub use options::{OptionSet, RequestOption};
 pub use served::{SequenceTotals, ServedConnection, ServedReport};
 pub use settings::{DEFAULT, GivenValue, SettingOf, SettingRecord};
 pub use stages::{

@@ -41,6 +41,8 @@ pub struct Fate {
     pub refusals: u32,
     /// It is a sample of a warm-up, which no consumer sees.
     pub warms_up: bool,
+    /// It was cancelled before its end: most attempts that may arrive at an engine.
+    pub cancelled: Option<u32>,
 }
 
 /// A connection that one end has reported lost.
@@ -142,12 +144,39 @@ impl Book {
         let fate = &self.fates[id as usize];
         if fate.ends > 1 {
             self.wrong(format!("completed twice: sample {id}"));
-        } else if empty && !aborted {
+        } else if empty && !aborted && fate.cancelled.is_none() {
             self.wrong(format!("completed empty without an abort: sample {id}"));
         }
         match empty {
             true => self.empty += 1,
             false => self.answered += 1,
+        }
+    }
+
+    /// Chooses a sample to cancel, by the dice of an event.
+    pub fn choose_cancelled(&self, n: u64, dice: &mut Dice) -> Option<u64> {
+        let all = (0..).zip(&self.fates).filter(|(_, fate)| !fate.warms_up);
+        let ids: Vec<u64> = match n > 4 {
+            true => all.filter(|(_, f)| f.ends == 0).map(|(id, _)| id).collect(),
+            false => all.map(|(id, _)| id).collect(),
+        };
+        let last = if n > 4 {
+            ids.len()
+        } else {
+            (n as usize).min(ids.len())
+        };
+        let ids = &ids[ids.len() - last..];
+        (!ids.is_empty()).then(|| ids[dice.below(ids.len() as u64) as usize])
+    }
+
+    /// Notes that a sample is about to be cancelled; so many `more` attempts may arrive.
+    pub fn cancel(&mut self, id: u64, more: u32) {
+        self.mix(5, id);
+        self.say(|| format!("cancel {id}"));
+        let fate = &mut self.fates[id as usize];
+        if fate.ends == 0 {
+            let most = fate.attempts.saturating_add(more);
+            fate.cancelled = Some(fate.cancelled.map_or(most, |before| before.min(most)));
         }
     }
 

@@ -122,12 +122,17 @@ impl Engine {
         let (end, hangs) = self.end(server, fate, now);
         fate.server = server;
         fate.attempts += 1;
+        // A write of a lost connection may arrive behind the end of its sample.
+        let is_again = fate.ends == 0 && fate.cancelled.is_some_and(|most| fate.attempts > most);
         fate.refusals += u32::from(end == JobEnd::Refusal);
         let mut dice = Dice::of(fate.seed, &[2, u64::from(fate.attempts)]);
         let answer = answer(digest, self.shape.answer as usize);
         let mut parts = self.parts(answer.len() as u32, &mut dice);
         if end != JobEnd::Answer {
             parts.truncate(dice.below(parts.len() as u64 + 1) as usize);
+        }
+        if is_again {
+            book.wrong(format!("cancel: sample {id} was sent again"));
         }
         book.mix(4, id);
         let n = fate_words(end, hangs);
@@ -233,6 +238,19 @@ impl Engine {
                 let text = "slot: a sample's bytes changed while the engine held it";
                 self.book.lock().wrong(text.to_owned());
             }
+            let origin = job.arrival.origin();
+            if origin.is_cancelled(job.arrival.ticket()) {
+                let mut book = self.book.lock();
+                if book.fates[job.id as usize].cancelled.is_none() {
+                    book.wrong(format!("cancel: sample {} was not cancelled", job.id));
+                }
+                drop(book);
+                // Other engines do not heed a cancel.
+                if Dice::of(job.digest, &[3]).percent(70) {
+                    drop(job);
+                    continue;
+                }
+            }
             if let Some(to) = job.parts.get(job.next).copied() {
                 let part = OutputPart {
                     ticket: job.arrival.ticket(),
@@ -274,6 +292,12 @@ impl Engine {
             _ => respond_all(finished, &mut Vec::new()),
         }
         later.into_iter().for_each(|job| self.plan(job, now));
+    }
+
+    /// Whether a sample is in an engine.
+    pub fn has(&self, id: u64) -> bool {
+        let mut jobs = self.jobs.values().chain(&self.hung);
+        jobs.any(|job| job.id == id && job.is_of(job.connection))
     }
 
     /// Samples of a connection that the engines owe an answer.

@@ -1,5 +1,7 @@
 //! Faults of connections, control streams and nodes, as the events of a plan order them.
 
+use fabric::testkit::dice::Dice;
+
 use crate::{
     accelerator::{Accelerator, Leaving, Program},
     plan::{Event, Kind},
@@ -122,4 +124,28 @@ impl World<'_> {
         self.handles.push(self.back[server].handle.clone());
         self.news();
     }
+
+    /// Cancels a sample. One that is in no slot ends at once.
+    pub fn cancel(&self, event: &Event) {
+        let chosen = (self.book.lock()).choose_cancelled(event.n, &mut dice_of(event));
+        let Some(id) = chosen else { return };
+        let dispatcher = &self.front.dispatcher;
+        let is_in_flight = dispatcher.is_in_flight(id);
+        let is_at_engine = self.engine().has(id);
+        let has_ended = self.book.lock().fates[id as usize].ends > 0;
+        // The writes of earlier attempts, whose connections were lost, may arrive too.
+        let earlier = u32::try_from(dispatcher.counts().redispatched).unwrap_or(u32::MAX);
+        let more = earlier.saturating_add(u32::from(is_in_flight && !is_at_engine));
+        self.book.lock().cancel(id, more);
+        dispatcher.cancel(id);
+        if !is_in_flight && !has_ended && self.book.lock().fates[id as usize].ends == 0 {
+            self.wrong(format!("cancel: sample {id} waits on"));
+        }
+        self.news();
+    }
+}
+
+/// Dice that choose the sample of a cancel.
+pub fn dice_of(event: &Event) -> Dice {
+    Dice::of(event.at_us, &[event.on, event.n])
 }

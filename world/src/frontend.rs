@@ -124,6 +124,7 @@ fn dispatch_cfgs(shape: &Shape) -> DispatchCfgs {
         },
         post_up_to: shape.up_to,
         affinity_ns: shape.stay_us * 1_000,
+        by_peer: shape.stream > 0,
         one_by_one: shape.one_by_one > 0,
         sources: if is_staged { vec![] } else { vec![source()] },
         staged_from: is_staged.then(source),

@@ -253,6 +253,9 @@ kinds! {
     Finish = "finish";
     /// The run is aborted.
     Abort = "abort";
+    /// A sample is cancelled: one of the last `n`, ended or not; if `n` is above 4, one that has
+    /// not ended. If `n` is a multiple of 3, within the next call number `on` of a link.
+    Cancel = "cancel";
 }
 
 /// To what an event happens: `on` is a number below [`Shape::count`] of this.
@@ -294,7 +297,7 @@ impl Kind {
             Kind::Stick | Kind::Spoil | Kind::Lie => Concerns::Way,
             Kind::Down => Concerns::Nic,
             Kind::Stop => Concerns::Process,
-            Kind::Meanwhile | Kind::Answers => Concerns::Call,
+            Kind::Meanwhile | Kind::Answers | Kind::Cancel => Concerns::Call,
             Kind::Burst | Kind::Abort | Kind::Name | Kind::Finish => Concerns::All,
         }
     }
@@ -534,10 +537,14 @@ fn draw_events(seed: u64, shape: &Shape) -> Vec<Event> {
         (Kind::Down, 15 * is_troubled, 2, 60_000),
         (Kind::Name, 10, 2, 2),
         (Kind::Finish, 5, 1, 1),
+        (Kind::Cancel, 40, 20, 30),
     ];
     for (kind, percent, most, n) in table {
         let mut d = Dice::of(seed, &[4, kind as u64]);
-        let is_fault = !matches!(kind, Kind::Meanwhile | Kind::Answers | Kind::Works);
+        let is_fault = !matches!(
+            kind,
+            Kind::Meanwhile | Kind::Answers | Kind::Works | Kind::Cancel
+        );
         if (is_fault && is_quiet) || !d.percent(percent) {
             continue;
         }

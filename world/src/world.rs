@@ -27,6 +27,7 @@ use crate::{
     book::{Moment, Shared},
     engine::Engine,
     epoch::{Seen, path},
+    faults::dice_of,
     frontend::Frontend,
     load::Load,
     plan::{Concerns, Event, Kind, Plan, ms},
@@ -311,7 +312,10 @@ impl<'p> World<'p> {
 
     /// Lets second threads issue, and engines answer, within calls of a link.
     fn set_meanwhile(&self) {
-        if self.plan.has_none(&[Kind::Meanwhile, Kind::Answers]) {
+        if self
+            .plan
+            .has_none(&[Kind::Meanwhile, Kind::Answers, Kind::Cancel])
+        {
             return;
         }
         let (waiting, load, engine) = (
@@ -337,10 +341,19 @@ impl<'p> World<'p> {
                 }
                 return;
             }
-            let samples = lock(&load).issue(name_of(&event), event.n);
-            if let Some(to) = dispatcher.upgrade() {
-                to.issue(&samples);
+            let Some(to) = dispatcher.upgrade() else {
+                return;
+            };
+            if event.kind == Kind::Cancel {
+                let chosen = book.lock().choose_cancelled(event.n, &mut dice_of(&event));
+                if let Some(id) = chosen {
+                    book.lock().cancel(id, u32::MAX);
+                    to.cancel(id);
+                }
+                return;
             }
+            let samples = lock(&load).issue(name_of(&event), event.n);
+            to.issue(&samples);
         })));
     }
 
@@ -500,7 +513,7 @@ impl<'p> World<'p> {
         let event = self.plan.events[i];
         let is_issue = matches!(
             event.kind,
-            Kind::Burst | Kind::Meanwhile | Kind::Name | Kind::Finish
+            Kind::Burst | Kind::Meanwhile | Kind::Name | Kind::Finish | Kind::Cancel
         );
         let ready = self.book.lock().ready;
         match ready {
@@ -523,7 +536,8 @@ impl<'p> World<'p> {
                 self.front.dispatcher.issue(&samples);
                 self.check_away();
             }
-            Kind::Meanwhile | Kind::Answers => lock(&self.meanwhile).push(event),
+            Kind::Cancel if n % 3 > 0 => self.cancel(&event),
+            Kind::Meanwhile | Kind::Answers | Kind::Cancel => lock(&self.meanwhile).push(event),
             Kind::Cut | Kind::Silent => self.cut(on as usize, kind, n),
             Kind::Hole | Kind::Delay | Kind::Fail | Kind::Stray | Kind::GiveUp => {
                 self.fault(&event);

@@ -14,9 +14,9 @@ use std::{
 };
 
 use fabric::os::{sha256_of, sha256_of_file};
-use record::{Content, EngineInfo, MAX_CONTENT_NAME};
+use record::{Content, EngineInfo, MAX_CONTENT_NAME, OptionSet};
 
-use crate::{Engine, EngineError, EngineParams, config::AnswerSource};
+use crate::{Engine, EngineError, EngineParams, Streaming, config::AnswerSource};
 pub use onnx_data::files as onnx_data_files;
 
 /// A hash that a separate thread computes, or a content that needs no hash.
@@ -53,6 +53,7 @@ impl Hashed {
             at_once: 0,
             content: self.content.clone(),
             prefix_cache: engine.prefix_cache(),
+            options: (engine.streaming()).map_or(OptionSet::NONE, Streaming::options),
         }
     }
 }

@@ -30,7 +30,10 @@ use crate::{
     entry::EngineEntry,
 };
 use ort::{ep, session::Session};
-use qdl::model::ModelSpec;
+use qdl::{
+    model::ModelSpec,
+    request::{OptionSet, RequestOption},
+};
 
 use self::{
     decoder::Decoder,
@@ -157,6 +160,15 @@ impl Streaming for Llm {
             let refusal = |sequence: &Sequence| refusal(sequence, &model, vocabulary);
             decode.serve(&thread, &*source, refusal)
         })
+    }
+
+    fn options(&self) -> OptionSet {
+        OptionSet::of(&[
+            RequestOption::TokenLimit,
+            RequestOption::MinTokens,
+            RequestOption::IgnoreEos,
+            RequestOption::StopIds,
+        ])
     }
 
     fn in_flight(&self) -> usize {

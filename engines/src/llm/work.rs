@@ -24,17 +24,21 @@ pub(super) struct AnswerLimits {
 }
 
 impl AnswerLimits {
-    /// The next token after `made` of at most `room` tokens, and true if this token ends the
-    /// answer.
-    fn choose(&self, best: Candidates, made: usize, room: usize) -> (i32, bool) {
+    /// The next token of `sequence` after `made` tokens, and true if this token ends the answer.
+    fn choose(&self, best: Candidates, made: usize, sequence: &Sequence) -> (i32, bool) {
+        let (made, options) = (made + 1, sequence.options());
         let of = |id: i64| i32::try_from(id).unwrap_or(i32::MAX);
+        let ends =
+            |id: i32| (id == self.eos && !options.ignore_eos) || options.stop_ids.contains(&id);
+        let is_early = made < sequence.min_tokens(self.min);
         let first = of(best[0]);
-        let token = match first == self.eos && made + 1 < self.min {
-            // Before the minimum, the second most likely token replaces the end of sequence.
+        let token = match ends(first) && is_early {
+            // Before the minimum, the second most likely token replaces the end of the answer.
             true => of(best[1]),
             false => first,
         };
-        (token, token == self.eos || made + 1 >= self.max.min(room))
+        let is_last = ends(token) && !is_early;
+        (token, is_last || made >= self.max.min(sequence.room()))
     }
 }
 
@@ -162,8 +166,7 @@ impl DecodeLoop {
         let Some(row) = self.schedule.row(slot) else {
             return;
         };
-        let room = row.owner.room();
-        let (token, last) = self.limits.choose(best, row.made, room);
+        let (token, last) = self.limits.choose(best, row.made, &row.owner);
         row.made += 1;
         row.last = token;
         if last {

@@ -2,6 +2,7 @@
 //!
 //! One invalid request ends vLLM's core with all its sequences, or makes it deaf.
 
+use qdl::request::RequestOptions;
 use smallvec::SmallVec;
 
 use crate::{EngineError, config::MAX_IN_FLIGHT, streaming::TooLong};
@@ -30,6 +31,8 @@ pub(super) struct Limits {
     pub max_tokens: usize,
     /// Ids that end an answer: the end of sequence and the stop ids.
     pub ends: Vec<u32>,
+    /// Those of `ends` that are stop ids.
+    pub stops: Vec<u32>,
     /// Whether these are all: an end of sequence is configured, or ignored.
     pub are_all_ends: bool,
     /// The server counts the tokens of each answer.
@@ -80,12 +83,13 @@ impl From<String> for AnswerError {
 
 impl Limits {
     /// Copies the prompt to `into` and returns the account of its answer, which has at most `room`
-    /// tokens.
+    /// tokens, under the request's `options`.
     /// Error text: why the server must not get this prompt.
     pub fn admit(
         &self,
         prompt: impl ExactSizeIterator<Item = i32>,
         room: usize,
+        options: &RequestOptions,
         into: &mut Vec<u32>,
     ) -> Result<Account, String> {
         let (len, max) = (prompt.len(), self.max_tokens.min(room));
@@ -110,7 +114,27 @@ impl Limits {
             });
             into.push(known?);
         }
-        Ok(self.account(len, max))
+        let mut account = self.account(len, max);
+        if let Some(min) = options.min_tokens {
+            account.min = (min as usize).min(max);
+        }
+        if options.ignore_eos || !options.stop_ids.is_empty() {
+            let ids = options.stop_ids.iter().map(|id| {
+                let vocab = self.vocab;
+                let unknown = || format!("stop id {id} is beyond the vocabulary of {vocab}");
+                self.known(*id).ok_or_else(unknown)
+            });
+            let own = ids.collect::<Result<Vec<_>, _>>()?;
+            let configured = match options.ignore_eos {
+                true => &self.stops,
+                false => &self.ends,
+            };
+            account.own_ends = Some(Box::new(OwnEnds {
+                ends: [configured, &own[..]].concat(),
+                are_all: self.are_all_ends || options.ignore_eos,
+            }));
+        }
+        Ok(account)
     }
 
     /// The account of an answer of at most `max` tokens to a prompt of `prompt` ids.
@@ -127,6 +151,7 @@ impl Limits {
             unsent: 0,
             held: Tokens::new(),
             cached: 0,
+            own_ends: None,
         }
     }
 
@@ -138,13 +163,20 @@ impl Limits {
         into: &mut Vec<u32>,
     ) -> Result<Account, String> {
         let ids = (0..TRIAL_PROMPT.min(most)).map(|i| ((i + 1) % self.vocab) as i32);
-        self.admit(ids, room, into)
+        self.admit(ids, room, &RequestOptions::default(), into)
     }
 
     fn known(&self, id: i32) -> Option<u32> {
         let id = u32::try_from(id).ok()?;
         ((id as usize) < self.vocab).then_some(id)
     }
+}
+
+/// The ids that end the answer of a request with options of its own, as in [`Limits`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct OwnEnds {
+    ends: Vec<u32>,
+    are_all: bool,
 }
 
 /// One answer so far: its tokens, and the server's counts.
@@ -168,9 +200,24 @@ pub(super) struct Account {
     held: Tokens,
     /// Number of prompt tokens that the server took from a prefix cache.
     pub cached: usize,
+    /// `None` where the configuration's ids end the answer.
+    own_ends: Option<Box<OwnEnds>>,
 }
 
 impl Account {
+    /// Ids that end the answer of a request with options of its own for them.
+    pub fn own_ends(&self) -> Option<&[u32]> {
+        self.own_ends.as_ref().map(|own| &own.ends[..])
+    }
+
+    /// Ids that end the answer, and whether these are all.
+    fn ends<'a>(&'a self, limits: &'a Limits) -> (&'a [u32], bool) {
+        match &self.own_ends {
+            Some(own) => (&own.ends, own.are_all),
+            None => (&limits.ends, limits.are_all_ends),
+        }
+    }
+
     /// Checks one event. Returns the tokens to pass on, and true if they are the last: the answer
     /// is complete. None are to pass on if the event has none, or the account holds them.
     pub fn take(
@@ -227,7 +274,7 @@ impl Account {
             };
             if let Some(last) = self.last
                 && self.received > self.min
-                && limits.ends.contains(&last)
+                && self.ends(limits).0.contains(&last)
             {
                 return Err(format!(
                     "token {id} follows {last}, which engine.{engine}.eos and \
@@ -276,11 +323,11 @@ impl Account {
     }
 
     fn check_stop(&self, limits: &Limits) -> Result<(), String> {
-        let engine = limits.engine;
+        let (engine, (ends, are_all)) = (limits.engine, self.ends(limits));
         match self.last {
             None => Err("an answer without a token".to_owned()),
-            Some(last) if !limits.are_all_ends || limits.ends.contains(&last) => Ok(()),
-            Some(last) if limits.ends.is_empty() => Err(format!(
+            Some(last) if !are_all || ends.contains(&last) => Ok(()),
+            Some(last) if ends.is_empty() => Err(format!(
                 "it stopped at token {last} although engine.{engine}.ignore_eos is set"
             )),
             Some(last) => Err(format!(
@@ -290,6 +337,11 @@ impl Account {
             )),
         }
     }
+}
+
+/// A seed for servers that take no number above the largest `i64`.
+pub(super) fn signed(seed: u64) -> u64 {
+    seed & i64::MAX as u64
 }
 
 /// Limit of concurrent requests to a server that works on `at_once` sequences, and the reason: the
@@ -352,6 +404,7 @@ mod tests {
             min_tokens: 2,
             max_tokens: 8,
             ends: vec![2],
+            stops: Vec::new(),
             are_all_ends: true,
             counts_answers: false,
         }
@@ -365,7 +418,7 @@ mod tests {
         finish: Finish,
     ) -> Result<(), String> {
         let ids = vec![1; prompt].into_iter();
-        let mut account = limits.admit(ids, room, &mut Vec::new())?;
+        let mut account = limits.admit(ids, room, &RequestOptions::default(), &mut Vec::new())?;
         let ended = account.take(limits, last(Some(prompt), tokens, finish));
         ended.map(drop).map_err(|e| e.to_string())
     }
@@ -450,10 +503,46 @@ mod tests {
             (vec![20; 19], 8, "context of 20 holds prompts of 18"),
             (vec![1], 0, "the answer's slot holds no token"),
         ] {
-            let why = limits().admit(prompt.into_iter(), room, &mut Vec::new());
+            let none = RequestOptions::default();
+            let why = limits().admit(prompt.into_iter(), room, &none, &mut Vec::new());
             let why = why.expect_err(words);
             assert!(why.contains(words), "{why}");
         }
+    }
+
+    #[test]
+    fn an_answer_ends_where_its_requests_options_say() {
+        let options = |ignore_eos, stop_ids: &[i32]| RequestOptions {
+            min_tokens: Some(1),
+            ignore_eos,
+            stop_ids: stop_ids.to_vec(),
+            ..RequestOptions::default()
+        };
+        let (stops, ignores) = (options(false, &[7]), options(true, &[7]));
+        for (options, tokens, words) in [
+            (&stops, &[2][..], None),
+            (&stops, &[5, 7], None),
+            (&stops, &[5, 7, 5, 2], Some("token 5 follows 7")),
+            (&ignores, &[5, 2, 2, 7], None),
+            (&ignores, &[5, 2], Some("stopped behind token 2")),
+        ] {
+            let (all, mut prompt) = (limits(), Vec::new());
+            let account = all.admit([1].into_iter(), 8, options, &mut prompt);
+            let ended = account
+                .expect("sound")
+                .take(&all, last(Some(1), tokens, Finish::Stop));
+            let why = ended.err().map(|e| e.to_string());
+            let fits = why
+                .as_deref()
+                .zip(words)
+                .map(|(why, words)| why.contains(words));
+            assert!(
+                why.is_some() == words.is_some() && fits != Some(false),
+                "{why:?}"
+            );
+        }
+        let beyond = limits().admit([1].into_iter(), 8, &options(true, &[100]), &mut Vec::new());
+        assert!(beyond.is_err_and(|e| e.contains("stop id 100 is beyond the vocabulary of 100")));
     }
 
     #[test]

@@ -29,7 +29,7 @@ use std::{
 };
 
 use qdl::{model::ModelSpec, wire::Standing};
-use record::{CacheState, PrefixCache};
+use record::{CacheState, OptionSet, PrefixCache};
 
 use super::{
     Engine, EngineError, Streaming,
@@ -117,6 +117,9 @@ pub trait Transport: Send + Sync {
 
     /// Limit of concurrent sequences of a server that works on `at_once`, and the reason.
     fn in_flight(&self, at_once: Option<usize>) -> (usize, String);
+
+    /// See [`Streaming::options`].
+    fn options(&self) -> OptionSet;
 
     /// See [`Streaming::wake`].
     fn wake(&self, source: &dyn SequenceSource);
@@ -220,6 +223,10 @@ impl<T: Transport> Streaming for ServerEngine<T> {
     fn in_flight(&self) -> usize {
         let known = self.started.get().map(|start| start.in_flight.0);
         known.unwrap_or_else(|| self.transport.in_flight(None).0)
+    }
+
+    fn options(&self) -> OptionSet {
+        self.transport.options()
     }
 
     fn standing(&self) -> Standing {

@@ -24,7 +24,10 @@ use std::{
 };
 
 use crossbeam_utils::CachePadded;
-use qdl::serve::Arrival;
+use qdl::{
+    request::{OptionSet, OptionsError, RequestOptions},
+    serve::Arrival,
+};
 use record::EngineUse;
 
 use super::{
@@ -232,15 +235,26 @@ impl Inner {
         }
     }
 
+    /// Refuses options that the engine lacks.
+    fn check_options(&self, options: RequestOptions) -> Result<RequestOptions, OptionsError> {
+        let engine = &self.intake.engine;
+        let has = engine
+            .streaming()
+            .map_or(OptionSet::NONE, Streaming::options);
+        match options.needs().without(has) {
+            lacks if lacks.is_empty() => Ok(options),
+            lacks => Err(OptionsError::Lacks(engine.name(), lacks)),
+        }
+    }
+
     /// The oldest sample that is wanted and whose options are known.
     fn pop(&self) -> Option<Sequence> {
         while let Some(arrival) = self.intake.queue.pop() {
-            match arrival.options() {
-                _ if arrival.origin().is_gone() => drop(arrival),
+            match arrival.options().and_then(|o| self.check_options(o)) {
+                _ if !arrival.is_wanted() => drop(arrival),
                 Ok(options) => {
-                    let limit = options.token_limit.map_or(usize::MAX, |n| n.get() as usize);
-                    let most = self.output_bytes.min(limit.saturating_mul(TOKEN_BYTES));
-                    let sequence = Sequence::new(arrival, most, self.on_end.clone());
+                    let sequence = Sequence::new(arrival, self.output_bytes, self.on_end.clone());
+                    let sequence = sequence.with_options(options);
                     return Some(sequence.counted(self.events.clone()));
                 }
                 Err(why) => arrival.refuse(&why),

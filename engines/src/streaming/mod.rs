@@ -17,6 +17,7 @@ use std::{sync::Arc, time::Duration};
 
 use qdl::{
     model::{DType, ModelSpec, TensorSpec},
+    request::{OptionSet, RequestOption},
     wire::Standing,
 };
 
@@ -56,6 +57,12 @@ pub trait Streaming: Send + Sync {
     /// unavailable (503), and that were sent again.
     fn server_busy(&self) -> u64 {
         0
+    }
+
+    /// Options of a request that the engine acts on. The pipeline refuses a sample that needs
+    /// another one.
+    fn options(&self) -> OptionSet {
+        OptionSet::of(&[RequestOption::TokenLimit])
     }
 
     /// Lets the engine take sequences from `source` until there is none, on this thread or on its

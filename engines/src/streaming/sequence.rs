@@ -4,7 +4,10 @@ use std::{fmt, sync::Arc};
 
 use fabric::clock;
 use fabric::wire::Stream;
-use qdl::serve::{Arrival, Finished, OutputPart, Sent};
+use qdl::{
+    request::RequestOptions,
+    serve::{Arrival, Finished, OutputPart, Sent},
+};
 
 use super::TOKEN_BYTES;
 use crate::SizeCounts;
@@ -39,8 +42,8 @@ pub type OnEnd = Arc<dyn Fn(SequenceOutcome) + Send + Sync>;
 ///
 /// A step reads and writes one of each of thousands of sequences, so their size counts.
 ///
-/// The drop of a sequence leaves its sample unanswered. Drop a sequence only if its connection is
-/// gone ([`Sequence::is_wanted`] is false) or the engine ends.
+/// The drop of a sequence leaves its sample unanswered; a cancelled sample is refused. Drop a
+/// sequence only if it is not wanted ([`Sequence::is_wanted`]) or the engine ends.
 pub struct Sequence {
     /// `None` once the sample is answered or refused.
     arrival: Option<Arrival>,
@@ -48,7 +51,8 @@ pub struct Sequence {
     written: u32,
     sent: Sent,
     stream: Stream,
-    started_ns: u64,
+    /// Microseconds that the sample waited in the pipeline's queue.
+    queue_us: u32,
     /// Limit of the answer in bytes: the least of the request's limit, the model's output and the
     /// output slot.
     room: u32,
@@ -56,25 +60,51 @@ pub struct Sequence {
     on_end: Option<OnEnd>,
     /// Counts the events of all sequences of the engine.
     events: Option<Arc<SizeCounts>>,
+    /// The request's options, if it has any.
+    options: Option<Box<RequestOptions>>,
 }
+
+static NO_OPTIONS: RequestOptions = RequestOptions::NONE;
 
 const _: () = assert!(size_of::<Sequence>() <= 128);
 
 impl Sequence {
     /// Makes a sequence of an arrival, whose answer has at most `output_bytes` bytes: the model's
-    /// largest output, or the request's limit.
+    /// largest output.
     pub fn new(arrival: Arrival, output_bytes: usize, on_end: OnEnd) -> Self {
         Sequence {
             stream: arrival.origin().stream(),
             // An output slot has less than 4 GiB.
             room: u32::try_from(output_bytes.min(arrival.output_len())).unwrap_or(u32::MAX),
+            queue_us: clock::micros(clock::now_ns().saturating_sub(arrival.arrived_ns())),
             arrival: Some(arrival),
             written: 0,
             sent: Sent::default(),
-            started_ns: clock::now_ns(),
             on_end: Some(on_end),
             events: None,
+            options: None,
         }
+    }
+
+    /// Sets the request's options. Their token limit also bounds the answer.
+    #[must_use]
+    pub fn with_options(mut self, options: RequestOptions) -> Self {
+        if let Some(limit) = options.token_limit {
+            let limit = limit.get().saturating_mul(TOKEN_BYTES as u32);
+            self.room = self.room.min(limit);
+        }
+        self.options = (options != NO_OPTIONS).then(|| Box::new(options));
+        self
+    }
+
+    /// The request's options.
+    pub fn options(&self) -> &RequestOptions {
+        self.options.as_deref().unwrap_or(&NO_OPTIONS)
+    }
+
+    /// Fewest tokens of the answer: the request's, or `configured` where it has none.
+    pub fn min_tokens(&self, configured: usize) -> usize {
+        self.options().min_tokens.map_or(configured, |n| n as usize)
     }
 
     /// Counts each call that brings tokens in `events`, sent or not: the engine's progress.
@@ -105,9 +135,10 @@ impl Sequence {
         self.room as usize / TOKEN_BYTES
     }
 
-    /// False once the connection is gone: drop the sequence then. Engines check this every step.
+    /// False once the connection is gone, or the frontend has cancelled the sample: drop the
+    /// sequence then. Engines check this every step.
     pub fn is_wanted(&self) -> bool {
-        self.arrival.as_ref().is_some_and(|a| !a.origin().is_gone())
+        self.arrival.as_ref().is_some_and(Arrival::is_wanted)
     }
 
     /// Arrival time in nanoseconds on [`fabric::clock`].
@@ -214,11 +245,9 @@ impl Sequence {
 
     /// Microseconds in the pipeline's queue, and microseconds in the engine so far.
     fn durations(&self) -> (u32, u32) {
-        let started = self.started_ns;
-        (
-            clock::micros(started.saturating_sub(self.arrived_ns())),
-            clock::micros(clock::now_ns().saturating_sub(started)),
-        )
+        let since = clock::now_ns().saturating_sub(self.arrived_ns());
+        let compute_us = clock::micros(since).saturating_sub(self.queue_us);
+        (self.queue_us, compute_us)
     }
 
     fn end(&mut self, outcome: SequenceOutcome) {

@@ -53,6 +53,11 @@ impl Answers {
         xxh3_64(prompt)
     }
 
+    /// The seed of an answer with a request's own seed.
+    pub fn seed_with(prompt: &[u8], own: Option<u64>) -> u64 {
+        Answers::seed(prompt) ^ own.map_or(0, |own| mix(own.wrapping_add(1)))
+    }
+
     /// Number of tokens in the answer with this seed.
     pub fn len(&self, seed: u64) -> usize {
         (self.min + mix(seed) % self.lengths) as usize

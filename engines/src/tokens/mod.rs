@@ -11,7 +11,10 @@ mod steps;
 
 use std::{sync::Arc, time::Duration};
 
-use qdl::model::ModelSpec;
+use qdl::{
+    model::ModelSpec,
+    request::{OptionSet, RequestOption},
+};
 
 use super::{
     Engine, EngineError, EngineParams, Streaming,
@@ -84,6 +87,16 @@ impl Streaming for Tokens {
             steps.run(&*source);
             Ok(())
         })
+    }
+
+    fn options(&self) -> OptionSet {
+        OptionSet::of(&[
+            RequestOption::TokenLimit,
+            RequestOption::MinTokens,
+            RequestOption::Seed,
+            RequestOption::IgnoreEos,
+            RequestOption::StopIds,
+        ])
     }
 
     fn in_flight(&self) -> usize {

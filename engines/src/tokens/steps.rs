@@ -118,8 +118,14 @@ impl Steps {
     fn join(&self, source: &dyn SequenceSource, batch: &mut Vec<Active>) -> u64 {
         let mut prefill = 0;
         while let Some(sequence) = source.next() {
-            let seed = Answers::seed(sequence.input());
-            let len = self.answers.len(seed).min(sequence.room());
+            let options = sequence.options();
+            let seed = Answers::seed_with(sequence.input(), options.seed);
+            let room = sequence.room();
+            // With `ignore_eos`, the end of sequence would be behind the last token.
+            let len = match options.ignore_eos {
+                true => room + 1,
+                false => self.answers.len(seed).max(sequence.min_tokens(0)).min(room),
+            };
             prefill += (sequence.input().len() / TOKEN_BYTES) as u64;
             batch.push(Active {
                 seed,
@@ -157,7 +163,10 @@ impl Steps {
             }
             let (at, len) = (active.at as usize, active.len as usize);
             let token = [self.answers.token(active.seed, at, len)];
-            if at + 1 == len {
+            let sequence = &active.sequence;
+            let stops =
+                at + 1 >= sequence.min_tokens(0) && sequence.options().stop_ids.contains(&token[0]);
+            if stops || at + 1 == len.min(sequence.room()) {
                 batch.swap_remove(i).sequence.finish(&token);
                 continue;
             }

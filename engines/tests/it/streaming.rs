@@ -22,7 +22,7 @@ use engines::{
     tokens::{Answers, answer},
 };
 use fabric::wire::Stream;
-use qdl::{model::ModelSpec, serve::Service};
+use qdl::{model::ModelSpec, request::RequestOptions, serve::Service};
 
 const STREAMS: [Stream; 3] = [Stream::None, Stream::First, Stream::All];
 /// Maximum wait for any step of a test.
@@ -113,7 +113,7 @@ fn every_token_is_right_and_every_count() {
 fn a_limit_ends_the_answer_and_an_unknown_option_refuses_its_sample_alone() {
     let long = settings(500, 500, 0);
     let pipeline = start(&params(500, 8, &long));
-    let prompts = [vec![8, 2, 7], vec![16, 2, 5, 0, 7], vec![8, 0, 7]];
+    let prompts = [vec![8, 2, 7], vec![16, 2, 9, 0, 7], vec![8, 0, 7]];
     let origin = Samples::prompts(&prompts, 2016, Stream::First);
     let each = origin.all().into_iter().zip([8, 16, 8]);
     let mut arrivals = each.map(|(a, block)| a.behind_options(block)).collect();
@@ -125,8 +125,77 @@ fn a_limit_ends_the_answer_and_an_unknown_option_refuses_its_sample_alone() {
     assert_eq!((limited[0], limited[1]), (whole[0], whole[499]));
     let refused = origin.refused();
     assert_eq!((refused.len(), refused[0].0), (1, 1));
-    assert!(refused[0].1.contains("option 5"), "{refused:?}");
+    assert!(refused[0].1.contains("option 9"), "{refused:?}");
     assert_eq!(pipeline.counters().samples, 2);
+}
+
+/// A prompt behind the block of its options, and the block's length.
+fn behind(options: &RequestOptions, prompt: &[i32]) -> (Vec<i32>, u16) {
+    let mut block = Vec::new();
+    options.encode(&mut block).expect("sound");
+    let (words, _) = block.as_chunks::<4>();
+    let words = words.iter().map(|b| i32::from_le_bytes(*b));
+    (
+        words.chain(prompt.iter().copied()).collect(),
+        block.len() as u16,
+    )
+}
+
+#[test]
+fn an_engine_acts_on_its_options_and_refuses_others_by_name() {
+    let short = settings(2, 2, 0);
+    let pipeline = start(&params(50, 8, &short));
+    let none = RequestOptions::default();
+    let whole = answer(
+        &[7],
+        &Answers::new(&settings(50, 50, 0), 50).expect("sound"),
+    );
+    let requests = [
+        none.clone(),
+        RequestOptions {
+            min_tokens: Some(9),
+            ..none.clone()
+        },
+        RequestOptions {
+            ignore_eos: true,
+            seed: Some(1),
+            ..none.clone()
+        },
+        RequestOptions {
+            ignore_eos: true,
+            stop_ids: vec![whole[5]],
+            ..none.clone()
+        },
+        RequestOptions {
+            temperature: Some(0.5),
+            top_p: Some(0.5),
+            ..none.clone()
+        },
+        RequestOptions {
+            temperature: Some(0.0),
+            top_p: Some(1.0),
+            ..none.clone()
+        },
+    ];
+    let (prompts, blocks): (Vec<_>, Vec<_>) = requests.iter().map(|o| behind(o, &[7])).unzip();
+    let origin = Samples::prompts(&prompts, 200, Stream::First);
+    let each = origin.all().into_iter().zip(blocks);
+    pipeline.arrived(&mut each.map(|(a, block)| a.behind_options(block)).collect());
+    eventually("all ended", || pipeline.idle());
+    let answers: Vec<_> = (0..6).map(|i| origin.record(i).answer()).collect();
+    let len = |i: usize| answers[i].as_ref().map(Vec::len);
+    assert_eq!(
+        (len(0), len(1), len(2), len(5)),
+        (Some(2), Some(9), Some(50), Some(2))
+    );
+    let eos = whole.last().expect("one");
+    let [_, _, Some(seeded), Some(stopped), None, _] = &answers[..] else {
+        panic!("{answers:?}")
+    };
+    assert!(!seeded.contains(eos) && seeded[..9] != whole[..9]);
+    assert_eq!(stopped[..], whole[..6]);
+    let words = "engine `tokens` has no option `temperature, top_p`".to_owned();
+    assert_eq!(origin.refused(), [(4, words)]);
 }
 
 #[test]

@@ -10,12 +10,9 @@
 //! Where answers are tokens, a block of options lies in front of each sample. A sample of the
 //! warm-up is sent with its block, which limits the answer; LoadGen's samples are sent without.
 
-use std::{
-    num::NonZeroU32,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU32, AtomicU64, Ordering},
-    },
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
 use anyhow::{Result, anyhow, bail};
@@ -142,9 +139,7 @@ impl Qsl {
     }
 
     fn load(&self, indices: &[usize]) -> Result<()> {
-        let options = RequestOptions {
-            token_limit: NonZeroU32::new(WARM_UP_TOKENS),
-        };
+        let options = RequestOptions::limit_block(WARM_UP_TOKENS);
         let mut loaded = lock(&self.loaded);
         let align = stride_of(&self.dataset);
         for &index in indices {
@@ -162,7 +157,7 @@ impl Qsl {
             let offset = loaded.used + self.front;
             if self.front > 0 {
                 let to = self.room(index, offset - OPTIONS_BYTES, OPTIONS_BYTES)?;
-                to.copy_from_slice(&options.encode());
+                to.copy_from_slice(&options);
             }
             let to = self.room(index, offset, len as usize)?;
             self.dataset.read(index, to)?;
@@ -343,7 +338,7 @@ mod tests {
             let request = unsafe { q.region.bytes(offset, len as usize) }.expect("inside");
             let (block, payload) = request.split_at(OPTIONS_BYTES);
             let options = RequestOptions::decode(block).expect("sound");
-            assert_eq!(options.token_limit, NonZeroU32::new(2));
+            assert_eq!(options.token_limit, std::num::NonZeroU32::new(2));
             assert_eq!(payload, own(&q, i));
         }
         assert_eq!(qsl(1, 4, 4, None).limited_place(0), None, "no tokens");

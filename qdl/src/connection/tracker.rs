@@ -392,6 +392,15 @@ impl Tracker {
         })
     }
 
+    /// Slots in flight, with the id of each sample. Only the owner of the send token may call it:
+    /// no other thread begins a slot meanwhile.
+    pub(crate) fn granted(&self) -> impl Iterator<Item = (Imm, u64)> {
+        (0..).zip(&self.records).filter_map(|(slot, r)| {
+            let use_count = self.grants.open_use(slot)?;
+            Some((Imm::new(slot, use_count), r.id.load(Ordering::Relaxed)))
+        })
+    }
+
     /// Stores the reported first token of an answer that continues. Only the NIC thread may call
     /// it, while the grant is open: no other thread closes the grant.
     pub fn set_first_token(&self, slot: u16, first: FirstToken) {

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Version of the protocol, for both planes.
-pub const VERSION: u64 = 11;
+pub const VERSION: u64 = 12;
 
 /// Role of a node in a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -335,6 +335,14 @@ pub enum Message {
         /// Reason in words, at most 512 bytes.
         text: String,
     },
+    /// The frontend wants the sample in this slot no more.
+    Cancel {
+        connection: u16,
+        epoch: u32,
+        slot: u16,
+        #[serde(rename = "use")]
+        use_count: u16,
+    },
     /// The sender's end of a lost connection is destroyed, and none of its batches reads the slots.
     ConnectionReset { connection: u16, epoch: u32 },
     /// The sender ends the session in good order.
@@ -366,6 +374,7 @@ impl Message {
             Message::Heartbeat { .. } => "heartbeat",
             Message::ConnectionLost { .. } => "connection_lost",
             Message::RefusedSample { .. } => "refused_sample",
+            Message::Cancel { .. } => "cancel",
             Message::ConnectionReset { .. } => "connection_reset",
             Message::Bye {} => "bye",
             Message::Error { .. } => "error",

@@ -171,6 +171,13 @@ pub trait Completer: Send {
         let _ = parts;
     }
 
+    /// Takes the last refusal of the sample `id`. True: the sample ends here, without an answer.
+    /// False (the default): it ends when the owner aborts the run.
+    fn refused(&mut self, id: u64, refused: &RefusedSample) -> bool {
+        let _ = (id, refused);
+        false
+    }
+
     /// Takes a contradiction: a retry's first token differs from the reported one.
     fn contradicted(&mut self, what: Contradiction) {
         let _ = what;
@@ -223,8 +230,19 @@ pub enum DispatchEvent {
         cause: Broken,
     },
     /// An accelerator refused a sample. The dispatcher retries it up to two times. After the third
-    /// refusal the owner must abort the run, since the sample is never completed otherwise.
+    /// refusal the owner must abort the run unless [`Completer::refused`] has ended the sample,
+    /// which is never completed otherwise.
     Refused(RefusedSample),
+    /// A cancelled sample is in flight: the owner tells the accelerator. Called by the thread that
+    /// owns the connection's send token.
+    Cancelled {
+        /// Index of the connection.
+        connection: usize,
+        /// Epoch of the connection.
+        epoch: u32,
+        /// Slot and use count of the sample.
+        imm: Imm,
+    },
     /// A rail went out of service or came back; only under a policy by health.
     Rail {
         /// Index of the rail's peer.
@@ -253,6 +271,8 @@ pub struct RefusedSample {
     pub is_cut: bool,
     /// The accelerator takes no sample now, and the sample is not at fault.
     pub is_away: bool,
+    /// The sample has ended with this refusal ([`Completer::refused`]).
+    pub is_completed: bool,
 }
 
 /// Receives events, and the samples of an aborted run.
@@ -298,6 +318,9 @@ pub struct DispatchCfgs {
     pub post_up_to: u64 = 16 << 10,
     /// Time for which a thread issues to the same connection, unless a burst is full earlier.
     pub affinity_ns: u64 = 50_000,
+    /// Whether the arbiter compares accelerators by all samples in flight on them, and only then
+    /// the connections of one. A pick costs the square of an accelerator's connections.
+    pub by_peer: bool,
     /// Whether each sample has its own doorbell or system call.
     pub one_by_one: bool,
     /// Registered source regions; a sample's `source` is an index into this list.

@@ -123,6 +123,27 @@ impl Backlog {
         sample
     }
 
+    /// Removes the sample with this id, wherever it is.
+    pub fn remove(&self, id: u64) -> Option<Attempt> {
+        let mut rows = self.lock();
+        let taken = rows.taken;
+        let (row, at) = rows.rows.iter().enumerate().find_map(|(row, attempts)| {
+            let from = if row == 0 { taken } else { 0 };
+            let at = attempts[from..].iter().position(|a| a.sample.id == id)?;
+            Some((row, from + at))
+        })?;
+        let attempt = rows.rows.get_mut(row)?.remove(at);
+        if row == 0 {
+            // Drops the row if this was its last sample.
+            let _ = rows.advance(0);
+        } else if rows.rows[row].is_empty() {
+            rows.rows.remove(row);
+        }
+        drop(rows);
+        self.count_off(1);
+        Some(attempt)
+    }
+
     /// Puts samples back at the front.
     pub fn put_back(&self, samples: &[Attempt]) {
         if !samples.is_empty() {
@@ -174,37 +195,43 @@ mod tests {
     }
 
     proptest! {
-        /// Each step: samples pushed, samples taken next, and samples of those put back.
+        /// Each step: samples pushed, samples taken next (and the one removed before), and samples of
+        /// those put back.
         #[test]
         fn samples_come_out_once_and_in_their_order(
             steps in prop::collection::vec((0u64..200, 0usize..80, 0usize..3), 1..60),
         ) {
             let backlog = Backlog::default();
-            let (mut pushed, mut came) = (0, 0);
+            let (mut pushed, mut expected) = (0, VecDeque::new());
             let mut taken = Vec::new();
             for (n, most, back) in steps {
                 backlog.push(attempts(pushed..pushed + n).into_iter());
+                expected.extend(pushed..pushed + n);
                 pushed += n;
+                if let Some(id) = expected.remove(most) {
+                    let removed = backlog.remove(id).map(|a| a.sample.id);
+                    prop_assert_eq!((removed, backlog.remove(id).is_some()), (Some(id), false));
+                }
                 backlog.take(most, &mut taken);
                 prop_assert!(taken.len() <= most.min(BURST));
-                prop_assert!(most == 0 || came == pushed || !taken.is_empty());
+                prop_assert!(most == 0 || expected.is_empty() || !taken.is_empty());
                 let used = taken.len().saturating_sub(back);
                 for s in &taken[..used] {
-                    prop_assert_eq!(s.sample.id, came);
-                    came += 1;
+                    prop_assert_eq!(Some(s.sample.id), expected.pop_front());
                 }
                 backlog.put_back(&taken[used..]);
+                backlog.count_off(used as u64);
             }
-            while came < pushed {
+            while !expected.is_empty() {
                 backlog.take(BURST, &mut taken);
                 prop_assert!(!taken.is_empty());
                 for s in &taken {
-                    prop_assert_eq!(s.sample.id, came);
-                    came += 1;
+                    prop_assert_eq!(Some(s.sample.id), expected.pop_front());
                 }
+                backlog.count_off(taken.len() as u64);
             }
             backlog.take(BURST, &mut taken);
-            prop_assert!(taken.is_empty());
+            prop_assert!(taken.is_empty() && backlog.is_empty());
         }
     }
 }

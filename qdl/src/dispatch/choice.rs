@@ -32,11 +32,16 @@ use fabric::clock::now_ns;
 /// Returns whether the link of a local NIC, by index, is down; `None` without a report.
 pub type NicDown = dyn Fn(usize) -> Option<bool> + Send + Sync;
 
+/// Weight of a peer's samples in flight against those of a connection.
+const PEER: usize = 1 << 20;
+
 /// The policy of a dispatcher. Any thread may call it.
 pub(super) struct Choice {
     by_load: Arbiter,
     /// Per peer: the connection that got the last burst. Its NIC threads are awake.
     last_of_peer: Box<[CachePadded<AtomicUsize>]>,
+    /// Per peer: its connections, where their samples in flight count together; else empty.
+    of_peer: Box<[Box<[usize]>]>,
     /// Set once the peers have described their connections, under a policy by health.
     health: OnceLock<Health>,
 }
@@ -53,14 +58,23 @@ pub(super) struct Health {
 }
 
 impl Choice {
-    pub(crate) fn new(policy: Policy, connections: &[Connection]) -> Self {
+    pub(crate) fn new(policy: Policy, by_peer: bool, connections: &[Connection]) -> Self {
         let peers = connections.iter().map(|c| c.cfgs.peer + 1).max();
+        let of_peer = |peer| {
+            let all = connections.iter().enumerate();
+            let of_it = all.filter(|(_, c)| c.cfgs.peer == peer);
+            of_it.map(|(i, _)| i).collect()
+        };
         // With a last burst on another peer's connection, a peer would seem loaded.
         let first = |peer| connections.iter().position(|c| c.cfgs.peer == peer);
         let last = |peer| CachePadded::new(AtomicUsize::new(first(peer).unwrap_or(0)));
         Choice {
             by_load: Arbiter::new(policy),
             last_of_peer: (0..peers.unwrap_or(0)).map(last).collect(),
+            of_peer: match by_peer {
+                true => (0..peers.unwrap_or(0)).map(of_peer).collect(),
+                false => Box::default(),
+            },
             health: OnceLock::new(),
         }
     }
@@ -94,7 +108,11 @@ impl Choice {
         let last = |c: &Connection| &self.last_of_peer[c.cfgs.peer];
         let chosen = self.by_load.pick(connections.len(), |i| {
             let connection = &connections[i];
-            let load = connection.load_if(&may);
+            let mut load = connection.load_if(&may);
+            if let Some(all) = self.of_peer.get(connection.cfgs.peer) {
+                let in_flight = |i: &usize| connections[*i].load().in_flight;
+                load = load.with_more(all.iter().map(in_flight).sum::<usize>() * PEER);
+            }
             match last(connection).load(Ordering::Relaxed) == i {
                 true => load,
                 false => load.with_more(advantage),
@@ -214,6 +232,8 @@ impl DispatchState {
                 if self.is_aborted() {
                     self.backlog.count_off(1);
                     self.complete_empty(&[attempt.sample]);
+                } else if self.end_if_cancelled(&attempt) {
+                    self.backlog.count_off(1);
                 } else if let Some((connection, _)) = self.enqueue(&attempt, |_| true) {
                     // Either this thread sees the connection down, or its NIC thread the sample.
                     fence(Ordering::SeqCst);
@@ -298,5 +318,79 @@ impl DispatchState {
         if !changes.is_empty() {
             self.distribute();
         }
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use std::collections::{BTreeMap, VecDeque};
+
+    use super::*;
+    use crate::dispatch::{ConnectionCfgs, DispatchCfgs};
+
+    /// Nine nodes that run four sequences each, at these milliseconds a token.
+    const MS: [u64; 9] = [1, 1, 2, 2, 4, 4, 8, 8, 16];
+
+    /// Share of the nodes' rate with 36 requests of `len` bytes and 64 tokens in flight, which come
+    /// one by one to nodes with `each` connections.
+    fn share(by_peer: bool, each: usize, len: u32) -> f64 {
+        let cfgs = |i| ConnectionCfgs {
+            peer: i / each,
+            nic_index: 0,
+            slots: 64,
+            response_stride: 64,
+            request_stride: 64,
+        };
+        let cfgs = DispatchCfgs {
+            connections: (0..9 * each).map(cfgs).collect(),
+            ..DispatchCfgs::default()
+        };
+        let made = (0..9 * each).map(|i| Connection::new(i, 0, &[], &cfgs).expect("memory"));
+        let all: Vec<_> = made.collect();
+        all.iter().for_each(|c| c.up.store(true, Ordering::SeqCst));
+        let choice = Choice::new(Policy::LeastOutstanding, by_peer, &all);
+        // By end and number; the queues have connections and slots.
+        let (mut ends, mut number, mut now) = (BTreeMap::new(), 0, 0);
+        let mut queues = vec![VecDeque::new(); 9];
+        let (mut running, mut done) = ([0; 9], 0);
+        let sample = Sample {
+            len,
+            ..Sample::default()
+        };
+        let mut owed = 36;
+        while done < 4_000 {
+            for _ in 0..std::mem::take(&mut owed) {
+                let chosen = choice.pick(&all, &sample, |_| true).expect("room");
+                let slot = all[chosen].tracker.reserve().expect("free");
+                queues[chosen / each].push_back((chosen, slot));
+            }
+            for (node, queue) in queues.iter_mut().enumerate() {
+                while running[node] < 4
+                    && let Some(job) = queue.pop_front()
+                {
+                    (running[node], number) = (running[node] + 1, number + 1);
+                    ends.insert((now + 64 * MS[node], number), job);
+                }
+            }
+            let ((at, _), (connection, slot)) = ends.pop_first().expect("running");
+            all[connection].tracker.release(slot);
+            running[connection / each] -= 1;
+            (now, owed, done) = (at, 1, done + 1);
+        }
+        let ideal: f64 = MS.iter().map(|ms| 4.0 / (64 * ms) as f64).sum();
+        f64::from(done) / now as f64 / ideal
+    }
+
+    #[test]
+    fn single_requests_use_nodes_of_uneven_speed_to_the_full() {
+        for (each, len) in [(1, 400), (2, 400), (2, 32_000), (4, 400), (4, 32_000)] {
+            let share = share(true, each, len);
+            assert!(share > 0.95, "{each} connections, {len} bytes: {share}");
+        }
+        let by_connection = share(false, 4, 32_000);
+        assert!(
+            by_connection < 0.7,
+            "the nodes' counts are for this: {by_connection}"
+        );
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc, Mutex, MutexGuard,
-    atomic::{AtomicU64, Ordering},
+    atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
 use crossbeam_queue::ArrayQueue;
@@ -78,6 +78,10 @@ pub(super) struct Connection {
     pub window: Window,
     pub send: SendHalf,
     pub up: CachePadded<AtomicBool>,
+    /// Epoch of the last link.
+    pub epoch: AtomicU32,
+    /// Cancels that the owner of the send token has seen.
+    pub cancels_seen: AtomicU64,
     figures: Mutex<Figures>,
     /// Samples posted, warm-up samples included; the reconciliation compares this count.
     pub posted: CachePadded<AtomicU64>,
@@ -113,6 +117,8 @@ impl Connection {
             window: Window::new(region, 0, cfgs.response_stride, grants)?.in_parts(dispatch.stream),
             send: SendHalf::default(),
             up: CachePadded::default(),
+            epoch: AtomicU32::new(0),
+            cancels_seen: AtomicU64::new(0),
             figures: Mutex::default(),
             posted: CachePadded::default(),
             warmed: AtomicU64::new(0),
@@ -172,8 +178,9 @@ impl Connection {
     }
 
     /// Brings the connection up with a fresh link.
-    pub(crate) fn attach(&self, tx: Box<dyn Tx>) {
+    pub(crate) fn attach(&self, tx: Box<dyn Tx>, epoch: u32) {
         self.window.grants().reset();
+        self.epoch.store(epoch, Ordering::Relaxed);
         self.send.attach(tx);
         self.up.store(true, Ordering::SeqCst);
     }

@@ -39,6 +39,12 @@ impl Dispatcher {
         }
     }
 
+    /// Whether a sample with this id is in flight. Call it while no other thread posts.
+    pub fn is_in_flight(&self, id: u64) -> bool {
+        let mut connections = self.shared.connections.iter();
+        connections.any(|c| c.tracker.granted().any(|(_, of)| of == id))
+    }
+
     /// Bytes on their way to a peer by the books of a policy by health.
     pub fn assigned_bytes(&self, peer: usize) -> u64 {
         let rails = self.rail_report(peer);

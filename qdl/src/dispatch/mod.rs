@@ -13,6 +13,7 @@
 //! * `responses`: from an arrival to its completion, its record or its retry
 //! * `choice`: the policy that chooses connections
 //! * `connection`, `backlog`, `link`, `progress`: the parts that these share
+//! * `cancel`: samples that the caller does not want any more
 //! * `slots`, `warm_up`: `slots: auto`, the warm-up samples
 //!
 //! *Enqueue* puts a sample into a ring, *requeue* moves one that was not posted to the backlog, and
@@ -22,12 +23,13 @@
 //! So a slow accelerator delays no others' samples, and no sample waits for a lost connection.
 //!
 //! Every issued sample is completed exactly once: with its response, possibly after a retry on a
-//! second connection, or empty after [`Dispatcher::abort`]. The completer gets the parts of a
+//! second connection, or empty after [`Dispatcher::abort`] or [`Dispatcher::cancel`]. The completer gets the parts of a
 //! response as they arrive. After a retry the parts begin again at offset 0. The first token is
 //! reported once; the retry's first token must equal it.
 
 mod api;
 mod backlog;
+mod cancel;
 mod choice;
 mod connection;
 mod link;
@@ -75,6 +77,7 @@ use record::{
 };
 
 use backlog::Backlog;
+use cancel::Cancels;
 use choice::Choice;
 use connection::{Connection, Payloads};
 use link::Attachment;
@@ -100,6 +103,7 @@ pub(crate) struct DispatchState {
     issuing: Issuing,
     choice: Choice,
     backlog: Backlog,
+    cancels: Cancels,
     receiving: Receiving,
     ends: Ends,
     /// Limits of `slots: auto`; set before the first sample.
@@ -195,7 +199,7 @@ impl Dispatcher {
         let connections = connections.collect::<Result<Box<[_]>, _>>()?;
         let by_share = || shares.iter().map(|_| CachePadded::default()).collect();
         let shared = Arc::new(DispatchState {
-            choice: Choice::new(cfgs.policy, &connections),
+            choice: Choice::new(cfgs.policy, cfgs.by_peer, &connections),
             connections,
             payloads: Payloads {
                 sources: cfgs.sources,
@@ -211,6 +215,7 @@ impl Dispatcher {
                 handed_over: CachePadded::default(),
             },
             backlog: Backlog::default(),
+            cancels: Cancels::default(),
             receiving: Receiving {
                 echo: cfgs.echo,
                 token_bytes: cfgs.token_bytes.clamp(1, 8),

@@ -63,7 +63,7 @@ impl NicEnd for FrontendEnd {
             return None;
         }
         let connection = self.connection(attachment);
-        connection.attach(link.tx);
+        connection.attach(link.tx, attachment.epoch);
         self.shared.connections_changed();
         self.shared.rail_up(connection);
         Some(LiveConnection {

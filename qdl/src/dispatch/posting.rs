@@ -375,12 +375,13 @@ impl DispatchState {
     }
 
     /// Moves an attempt that was not posted to the backlog; a warm-up sample is dropped.
-    fn requeue(&self, connection: &Connection, attempt: Attempt) {
+    pub(super) fn requeue(&self, connection: &Connection, attempt: Attempt) {
         if attempt.sample.id == WARM_UP_ID {
             return self.warm_up.not_posted(connection.index);
         }
         self.choice.undo(connection, attempt.sample.len);
         self.backlog.push(iter::once(attempt));
+        self.look_again(attempt.sample.id);
     }
 }
 
@@ -455,6 +456,7 @@ impl<'a> Requests<'a> {
 
 impl WriteSource for Requests<'_> {
     fn begin(&mut self) -> usize {
+        self.shared.look_for_cancelled(self.connection);
         self.now_ns = now_ns();
         self.writes_max
     }
@@ -475,19 +477,26 @@ impl WriteSource for Requests<'_> {
                 return Ok(false);
             }
         }
-        let popped = match self.next < self.row.len() {
-            true => None,
-            false => self.pop_or_refill(tx.room()),
-        };
-        // A sample of the row is posted without a copy.
-        let attempt = match (&popped, self.row.get(self.next)) {
-            (Some(attempt), _) => attempt,
-            (None, Some(attempt)) => {
-                self.next += 1;
-                self.from_backlog += 1;
-                attempt
+        let mut popped;
+        let attempt = loop {
+            popped = match self.next < self.row.len() {
+                true => None,
+                false => self.pop_or_refill(tx.room()),
+            };
+            // A sample of the row is posted without a copy.
+            let attempt = match (&popped, self.row.get(self.next)) {
+                (Some(attempt), _) => attempt,
+                (None, Some(attempt)) => {
+                    self.next += 1;
+                    self.from_backlog += 1;
+                    attempt
+                }
+                (None, None) => return Ok(false),
+            };
+            if !shared.end_if_cancelled(attempt) {
+                break attempt;
             }
-            (None, None) => return Ok(false),
+            shared.choice.undo(connection, attempt.sample.len);
         };
         let posted = match self.slots.next() {
             Some(slot) => connection.post_sample(tx, &shared.payloads, slot, attempt, self.now_ns),
@@ -507,6 +516,10 @@ impl WriteSource for Requests<'_> {
                 not_posted(error)
             }
         }
+    }
+
+    fn down(&mut self) {
+        self.shared.look_for_cancelled(self.connection);
     }
 
     fn end(&mut self, writes: usize, counts: &mut SendCounts) -> bool {

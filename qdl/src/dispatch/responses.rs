@@ -320,7 +320,7 @@ impl Inbound {
         }
         for refused in self.refusals.drain(..) {
             let epoch = links.get(refused.link).map_or(0, |l| l.connection.epoch);
-            shared.retry_refused(epoch, &refused);
+            shared.retry_refused(epoch, &refused, completer);
         }
     }
 
@@ -373,6 +373,12 @@ impl Inbound {
                 whole: s.in_flight.history.first_token.is_none(),
             }
         };
+        if shared.cancels.is_any() {
+            // Their answers were under way.
+            for s in &self.responses {
+                shared.cancels.take(s.in_flight.sample.id);
+            }
+        }
         let keeps = completer.keeps();
         if keeps {
             let keep = |s: &ArrivedResponse| KeptResponse::new(shared, s.slot, &response(s));
@@ -466,6 +472,10 @@ impl DispatchState {
             connection.posted.fetch_sub(1, Ordering::Relaxed);
             return false;
         }
+        if self.end_if_cancelled(&attempt) {
+            self.choice.undo(connection, attempt.sample.len);
+            return false;
+        }
         let (len, tries) = (sample.len, &mut attempt.history.tries);
         tries.lost(now_ns().saturating_sub(sample.issued_ns));
         let losses = tries.losses;
@@ -478,11 +488,18 @@ impl DispatchState {
         let goes = !self.is_aborted();
         let retries = &self.ends.retries;
         retries.fetch_add(u64::from(goes), Ordering::Relaxed);
+        self.look_again(attempt.sample.id);
         goes
     }
 
-    /// Retries a refused sample, at a different accelerator where one has room.
-    pub(super) fn retry_refused(&self, epoch: u32, refused: &RefusedResponse) {
+    /// Retries a refused sample, at a different accelerator where one has room. After the last
+    /// refusal, the completer or the owner ends the sample.
+    pub(super) fn retry_refused(
+        &self,
+        epoch: u32,
+        refused: &RefusedResponse,
+        completer: &mut dyn Completer,
+    ) {
         let connection = &self.connections[refused.connection];
         let slot = refused.imm.slot();
         // SAFETY: the receiving half has closed the grant (`DispatchState::arrived`), and the slot
@@ -507,16 +524,25 @@ impl DispatchState {
             // Before the heartbeat says so: else the sample would go there and back meanwhile.
             self.note_standing(peer, &Standing::Away(reason.clone()));
         }
-        self.owner.event(DispatchEvent::Refused(RefusedSample {
-            connection: refused.connection,
-            epoch,
-            imm: refused.imm,
-            index: (!warms_up).then_some(sample.index),
-            tries,
-            is_cut: refused.refusal == Refusal::Cut,
-            is_away,
-            reason: reason.clone(),
-        }));
+        let is_cancelled = self.cancels.take(sample.id);
+        let is_over = tries.are_over() && !warms_up;
+        let mut is_completed = false;
+        if !is_cancelled {
+            let mut event = RefusedSample {
+                connection: refused.connection,
+                epoch,
+                imm: refused.imm,
+                index: (!warms_up).then_some(sample.index),
+                tries,
+                is_cut: refused.refusal == Refusal::Cut,
+                is_away,
+                reason: reason.clone(),
+                is_completed: false,
+            };
+            is_completed = is_over && completer.refused(sample.id, &event);
+            event.is_completed = is_completed;
+            self.owner.event(DispatchEvent::Refused(event));
+        }
         if warms_up {
             connection.warmed.fetch_add(1, Ordering::Relaxed);
             let words = format!("sample {} was refused: {reason}", sample.index);
@@ -528,9 +554,16 @@ impl DispatchState {
         connection.refused.fetch_add(1, Ordering::Relaxed);
         self.ends.refusals[before].fetch_add(1, Ordering::Relaxed);
         self.choice.undo(connection, sample.len);
-        if tries.are_over() {
-            // The sample is not tried again. The owner aborts the run, which completes it empty.
+        if is_cancelled {
+            self.complete_empty(&[sample]);
+        } else if is_completed {
+            let emptied = &self.ends.completed_empty;
+            emptied.fetch_add(1, Ordering::Release);
+        } else if is_over {
+            // The sample is not tried again. The owner aborts the run, or cancels the sample, which
+            // completes it empty.
             lock(&self.ends.refused_for_good).push(sample);
+            self.look_again(sample.id);
         } else if !self.retry_now(&attempt, |c| c.cfgs.peer != peer)
             && !self.retry_now(&attempt, |_| true)
         {

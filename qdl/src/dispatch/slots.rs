@@ -113,6 +113,7 @@ impl DispatchState {
     /// Retries a refused sample from the backlog, once a connection has room.
     pub(super) fn retry_later(&self, attempt: Attempt) {
         self.backlog.push(std::iter::once(attempt));
+        self.look_again(attempt.sample.id);
         // Either `connections_changed` sees the sample, or this thread the slots that it allows.
         drop(self.limits.get().map(|limits| lock(&limits.computing)));
         if self.free_slots(1) > 0 {

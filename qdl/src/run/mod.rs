@@ -45,7 +45,7 @@ use fabric::os::lock;
 const LINE: usize = 64;
 
 /// Room that a frontend requests for a request's options where answers are token ids.
-pub(crate) const OPTIONS_ROOM: usize = LINE;
+pub(crate) const OPTIONS_ROOM: usize = crate::request::MAX_ENCODED_OPTIONS.next_multiple_of(LINE);
 
 /// Bytes from one request slot to the next, without room for options. Equals the sample size where
 /// it is fixed, so that neighbouring slots form a batch in place.

@@ -93,6 +93,7 @@ pub(super) fn dispatch(config: &FrontendConfig) -> DispatchCfgs {
     let d = &config.deadlines;
     let up_to = |n: &NicConfig| n.facts().post_up_to as u64;
     let spin_us = config.nics.iter().map(|n| n.completion.spin_us);
+    let is_long = config.model.answers_tokens();
     DispatchCfgs {
         policy: config.arbiter,
         echo: EchoCfgs {
@@ -100,7 +101,12 @@ pub(super) fn dispatch(config: &FrontendConfig) -> DispatchCfgs {
             timeout_ns: ns(d.echo_timeout_ms),
         },
         post_up_to: config.nics.iter().map(up_to).min().unwrap_or(0),
-        affinity_ns: spin_us.min().unwrap_or(0).saturating_mul(1000),
+        // Requests of a language model are long: each goes to the accelerator with the fewest.
+        by_peer: is_long,
+        affinity_ns: match is_long {
+            true => 0,
+            false => spin_us.min().unwrap_or(0).saturating_mul(1000),
+        },
         one_by_one: config.one_by_one,
         send_depth: SEND_DEPTH,
         stream: config.stream.unwrap_or_default(),

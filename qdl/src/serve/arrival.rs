@@ -82,7 +82,8 @@ pub trait Origin: Send + Sync {
     }
 
     /// Records that a sample was dropped without answer or refusal, because the origin is gone
-    /// ([`Origin::is_gone`]) or the engine failed. Each sample ends with exactly one call of
+    /// ([`Origin::is_gone`]), the sample is cancelled ([`Origin::is_cancelled`]), or the engine
+    /// failed. The origin may use the slot again, but not before the call. Each sample ends with exactly one call of
     /// [`Origin::respond`], [`Origin::refuse`] or this method.
     fn dropped(&self, ticket: u64) {
         let _ = ticket;
@@ -105,6 +106,13 @@ pub trait Origin: Send + Sync {
         false
     }
 
+    /// Whether the frontend has cancelled the sample. An engine may drop it ([`Origin::dropped`]),
+    /// and may answer it.
+    fn is_cancelled(&self, ticket: u64) -> bool {
+        let _ = ticket;
+        false
+    }
+
     /// GPU whose engine must run the samples; `None` for any GPU.
     fn gpu(&self) -> Option<u32> {
         None
@@ -113,8 +121,9 @@ pub trait Origin: Send + Sync {
 
 /// One sample: the input in the fabric's slot, and an output buffer that the origin sends from.
 ///
-/// An arrival dropped without an answer leaves its slot in use until its connection ends. This is
-/// right only if the connection is lost. The origin counts the drop ([`Origin::dropped`]).
+/// An arrival dropped without an answer leaves its slot in use until its connection ends, unless
+/// the sample is cancelled: the origin then refuses it. This is right only if the connection is
+/// lost. The origin counts the drop ([`Origin::dropped`]).
 pub struct Arrival {
     input: *const u8,
     len: u32,
@@ -272,6 +281,11 @@ impl Arrival {
         // Drop before the origin may use the slot again.
         drop(self);
         origin.respond(std::slice::from_ref(finished));
+    }
+
+    /// Whether an answer is wanted: the origin is not gone, and the sample is not cancelled.
+    pub fn is_wanted(&self) -> bool {
+        !self.origin.is_gone() && !self.origin.is_cancelled(self.ticket)
     }
 
     /// The origin that gets the response.

@@ -5,7 +5,7 @@ use std::{
     slice,
     sync::{
         Arc, Mutex, OnceLock,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
 };
 
@@ -31,6 +31,11 @@ use crate::{
 
 /// Length of a connection's queue above which its NIC thread seems to have no core.
 const CROWD: usize = 64;
+
+/// Flag of a cancelled sample, beside its use count.
+const CANCELLED: u32 = 1 << 31;
+/// Reason of the refusal of a cancelled sample.
+const CANCELLED_REASON: &str = "cancelled";
 
 /// Settings of a connection, requested by the frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +95,8 @@ pub struct ServeConnection {
     /// Whether the connection is lost, so that responses can no longer be delivered.
     gone: AtomicBool,
     reasons: OnceLock<Box<OnReason>>,
+    /// By slot: [`CANCELLED`] and the use count of a cancelled sample. Made at the first cancel.
+    cancelled: OnceLock<Box<[AtomicU32]>>,
     pub(super) responded: AtomicU64,
     pub(super) refused: AtomicU64,
     pub(super) parts: AtomicU64,
@@ -144,6 +151,7 @@ impl ServeConnection {
             nic: OnceLock::new(),
             gone: AtomicBool::new(false),
             reasons: OnceLock::new(),
+            cancelled: OnceLock::new(),
             responded: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             parts: AtomicU64::new(0),
@@ -198,6 +206,22 @@ impl ServeConnection {
     /// Sets the callback for refusals. It runs on an engine's thread before the refusal is posted.
     pub(crate) fn on_reason(&self, hear: Box<OnReason>) {
         let _ = self.reasons.set(hear);
+    }
+
+    /// Marks a sample as cancelled, before or behind its arrival. The mark of a sample that has
+    /// been answered goes with the slot's next arrival.
+    pub fn cancel(&self, imm: Imm) {
+        let made = || (0..self.cfgs.slots).map(|_| AtomicU32::new(0)).collect();
+        let all = self.cancelled.get_or_init(made);
+        if let Some(mark) = all.get(usize::from(imm.slot())) {
+            mark.store(CANCELLED | u32::from(imm.use_count()), Ordering::Relaxed);
+        }
+    }
+
+    /// The mark of a cancelled sample in this slot; `None` before any cancel.
+    #[inline]
+    fn mark(&self, slot: u16) -> Option<&AtomicU32> {
+        self.cancelled.get()?.get(usize::from(slot))
     }
 
     /// Samples whose answer was not delivered: dropped, or answered after the connection was lost.
@@ -282,6 +306,13 @@ impl ServeConnection {
             .at(self.window.slot_offset(slot), len as usize)
             .ok()?;
         let output = self.output.at(output, capacity).ok()?;
+        if let Some(mark) = self.mark(slot) {
+            // A cancel of this use may come meanwhile.
+            let (old, order) = (mark.load(Ordering::Relaxed), Ordering::Relaxed);
+            if old != CANCELLED | u32::from(imm.use_count()) {
+                let _ = mark.compare_exchange(old, 0, order, order);
+            }
+        }
         let on_device = self.is_on_device();
         // The slot's grant is closed, so the peer does not write the input. `post_next` opens the
         // grant only after it has posted the response. By then the arrival has ended (`respond`),
@@ -439,7 +470,9 @@ impl ServeConnection {
             true => Refusal::Whole,
             false => Refusal::Cut,
         };
-        if let Some(hear) = self.reasons.get() {
+        if let Some(hear) = self.reasons.get()
+            && why != CANCELLED_REASON
+        {
             hear(imm, why, refusal == Refusal::Cut);
         }
         let end = from + reason.len() as u32;
@@ -526,8 +559,18 @@ impl Origin for ServeConnection {
         true
     }
 
-    fn dropped(&self, _: u64) {
-        self.late.fetch_add(1, Ordering::Relaxed);
+    fn dropped(&self, ticket: u64) {
+        match self.is_cancelled(ticket) && !self.is_gone() {
+            true => self.refuse_as(ticket, CANCELLED_REASON, false),
+            false => _ = self.late.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    fn is_cancelled(&self, ticket: u64) -> bool {
+        let imm = Imm::from_bits(ticket as u32);
+        let cancelled = CANCELLED | u32::from(imm.use_count());
+        self.mark(imm.slot())
+            .is_some_and(|mark| mark.load(Ordering::Relaxed) == cancelled)
     }
 
     fn respond(&self, finished: &[Finished]) {

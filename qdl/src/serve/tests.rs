@@ -264,14 +264,36 @@ fn options_lie_in_front_of_the_payload_and_are_not_in_the_answers_immediate() {
     assert!(arrive(15).is_none(), "zeros are no block");
     let limit = RequestOptions {
         token_limit: NonZeroU32::new(2),
+        ..RequestOptions::default()
     };
     let at = connection.window().slot_offset(3);
-    let request = [&limit.encode()[..], b"payload"].concat();
+    let request = [&RequestOptions::limit_block(2)[..], b"payload"].concat();
     // SAFETY: no arrival of the slot lives.
     unsafe { connection.requests().store(at, &request) }.expect("inside");
     assert!(arrive(7).is_none(), "shorter than its block");
     let a = arrive(15).expect("sound");
     assert_eq!((a.input(), a.input_len()), (&b"payload"[..], 7));
-    assert_eq!(a.options(), Ok(limit));
+    assert_eq!(a.options(), Ok(limit.clone()));
     assert_eq!(a.ticket(), u64::from(imm.bits()));
+}
+
+#[test]
+fn a_cancel_concerns_one_use_of_a_slot() {
+    let connection = connection(Stream::None);
+    let (a, b) = (arrival(&connection, 0), arrival(&connection, 1));
+    connection.cancel(Imm::new(0, 2));
+    connection.cancel(Imm::new(1, 1));
+    connection.cancel(Imm::new(SLOTS as u16, 1));
+    assert!(a.is_wanted() && !b.is_wanted());
+    drop((a, b));
+    // The cancelled one is refused.
+    let at = connection.output_offset(1);
+    // SAFETY: no link reads or writes the output.
+    let bytes = unsafe { connection.output.bytes(at, RESPONSE_HEADER_BYTES + 9) };
+    let header = ResponseHeader::decode(bytes.expect("inside"), 25, 1).expect("a refusal");
+    assert_eq!(header.refusal, Some(Refusal::Whole));
+    // A mark that comes too late goes with the next arrival.
+    connection.cancel(Imm::new(2, 0));
+    assert!(arrival(&connection, 2).is_wanted());
+    assert!(!connection.is_cancelled(Imm::new(2, 0).bits().into()));
 }

@@ -12,7 +12,7 @@ use super::columns::rust_files;
 /// Crates, and the crates that they must not depend on. Unknown names are ignored.
 const MUST_NOT_KNOW: &str = "
 verbs ofi loadgen-log tune launch: fabric record qdl report submission engines
-fabric record qdl report submission engines tune: program accelerator frontend
+fabric record qdl report submission engines tune: program accelerator frontend gateway
 fabric loadgen-bridge: record qdl report submission tune engines
 record: qdl report submission tune loadgen-bridge engines
 qdl: report submission tune loadgen-bridge engines
@@ -26,6 +26,7 @@ view: qdl
 view machine program accelerator: report submission tune loadgen-bridge frontend
 view machine program: engines accelerator
 frontend: accelerator
+gateway: record report submission tune loadgen-bridge engines accelerator frontend
 world: report submission tune loadgen-bridge program engines accelerator frontend
 fabric record qdl report submission tune engines accelerator frontend xtask: world
 xtask: fabric qdl submission loadgen-bridge program engines accelerator frontend";

@@ -26,8 +26,9 @@ use serde_json::{Value, json};
 use super::chunk::IdList;
 use crate::{
     config::{self, HttpConfig},
-    llm_server::account::Limits,
+    llm_server::account::{Account, Limits, signed},
 };
+use qdl::request::{OptionSet, RequestOption, RequestOptions};
 
 /// Parameters of a request, the same for every sequence.
 #[derive(Clone, Debug)]
@@ -54,12 +55,64 @@ impl AnswerParams {
                 min_tokens: config.min_tokens,
                 max_tokens,
                 ends: config.stop.iter().chain(eos).copied().collect(),
+                stops: config.stop.clone(),
                 are_all_ends: config.ignore_eos || !config.eos.is_empty(),
                 counts_answers: true,
             },
             max_prompt,
             config,
         }
+    }
+
+    /// Parameters of the request of `account`: the configuration's, where its `options` have none.
+    fn of_request(&self, account: &Account, options: &RequestOptions) -> RequestParams {
+        let stops = options
+            .stop_ids
+            .iter()
+            .filter_map(|id| u32::try_from(*id).ok());
+        RequestParams {
+            max_tokens: account.max,
+            min_tokens: account.min,
+            temperature: options
+                .temperature
+                .map_or(self.config.temperature, f64::from),
+            ignore_eos: self.config.ignore_eos || options.ignore_eos,
+            stop: self.config.stop.iter().copied().chain(stops).collect(),
+            top_p: options.top_p,
+            top_k: options.top_k,
+            seed: options.seed,
+        }
+    }
+}
+
+/// Parameters of one request.
+struct RequestParams {
+    max_tokens: usize,
+    min_tokens: usize,
+    temperature: f64,
+    ignore_eos: bool,
+    stop: Vec<u32>,
+    top_p: Option<f32>,
+    top_k: Option<u32>,
+    seed: Option<u64>,
+}
+
+impl RequestParams {
+    /// Adds the parameters that only a request with options has.
+    /// `seed` folds a seed to the server's range; `None` for a server without seeds.
+    fn put_options(&self, object: Value, seed: Option<fn(u64) -> u64>) -> Value {
+        let options = [
+            ("top_p", self.top_p.map(Value::from)),
+            ("top_k", self.top_k.map(Value::from)),
+            (
+                "seed",
+                self.seed.zip(seed).map(|(own, fold)| fold(own).into()),
+            ),
+        ];
+        let set = options
+            .into_iter()
+            .filter_map(|(key, value)| Some((key.to_owned(), value?)));
+        merge(object, Value::Object(set.collect()))
     }
 }
 
@@ -93,8 +146,10 @@ pub(super) struct Dialect {
     pub path: &'static str,
     /// Key of the prompt's ids in a request.
     prompt: &'static str,
-    /// Makes a request's body without the prompt. The `usize` limits the answer's tokens.
-    rest: fn(&AnswerParams, usize) -> Value,
+    /// Makes a request's body without the prompt.
+    rest: fn(&AnswerParams, &RequestParams) -> Value,
+    /// Options of a request that the server takes.
+    pub options: OptionSet,
     /// Which ids of an answer an event carries.
     pub ids: IdList,
     /// Queries that the engine sends once the server is ready.
@@ -107,9 +162,9 @@ const VLLM: Dialect = Dialect {
     kind: config::Dialect::Vllm,
     path: "/v1/completions",
     prompt: "prompt",
-    rest: |ask, max_tokens| {
+    rest: |ask, of| {
         merge(
-            sampling(ask, max_tokens),
+            sampling(of),
             json!({
                 "model": ask.model,
                 "stream": true,
@@ -118,6 +173,7 @@ const VLLM: Dialect = Dialect {
             }),
         )
     },
+    options: OptionSet::ALL,
     ids: IdList::New,
     questions: &[
         MODELS,
@@ -136,11 +192,11 @@ static DIALECTS: [Dialect; 5] = [
         kind: config::Dialect::VllmGenerate,
         path: "/inference/v1/generate",
         prompt: "token_ids",
-        rest: |ask, max_tokens| {
+        rest: |ask, of| {
             json!({
                 "model": ask.model,
                 "sampling_params":
-                    merge(sampling(ask, max_tokens), json!({"detokenize": false})),
+                    merge(sampling(of), json!({"detokenize": false})),
                 "stream": true,
                 "stream_options": {"include_usage": true},
             })
@@ -151,19 +207,19 @@ static DIALECTS: [Dialect; 5] = [
         kind: config::Dialect::Sglang,
         path: "/generate",
         prompt: "input_ids",
-        rest: |ask, max_tokens| {
-            json!({
-                "sampling_params": {
-                    "max_new_tokens": max_tokens,
-                    "min_new_tokens": ask.config.min_tokens.min(max_tokens),
-                    "temperature": ask.config.temperature,
-                    "ignore_eos": ask.config.ignore_eos,
-                    "stop_token_ids": ask.config.stop,
-                    "skip_special_tokens": false,
-                },
-                "stream": true,
-            })
+        rest: |_, of| {
+            let params = json!({
+                "max_new_tokens": of.max_tokens,
+                "min_new_tokens": of.min_tokens,
+                "temperature": of.temperature,
+                "ignore_eos": of.ignore_eos,
+                "stop_token_ids": of.stop,
+                "skip_special_tokens": false,
+            });
+            json!({"sampling_params": of.put_options(params, None), "stream": true})
         },
+        // Only with `--enable-deterministic-inference` does it take seeds, by another name.
+        options: OptionSet::ALL.without(OptionSet::of(&[RequestOption::Seed])),
         ids: IdList::NewOrAll,
         questions: &[
             MODELS,
@@ -177,9 +233,9 @@ static DIALECTS: [Dialect; 5] = [
     },
     Dialect {
         kind: config::Dialect::TensorRtLlm,
-        rest: |ask, max_tokens| {
+        rest: |ask, of| {
             merge(
-                sampling(ask, max_tokens),
+                sampling(of),
                 json!({
                     "model": ask.model,
                     "include_stop_str_in_output": true,
@@ -199,16 +255,22 @@ static DIALECTS: [Dialect; 5] = [
         kind: config::Dialect::LlamaCpp,
         path: "/completion",
         prompt: "prompt",
-        rest: |ask, max_tokens| {
-            json!({
-                "n_predict": max_tokens,
-                "temperature": ask.config.temperature,
-                "ignore_eos": ask.config.ignore_eos,
+        rest: |_, of| {
+            let params = json!({
+                "n_predict": of.max_tokens,
+                "temperature": of.temperature,
+                "ignore_eos": of.ignore_eos,
                 "cache_prompt": false,
                 "return_tokens": true,
                 "stream": true,
-            })
+            });
+            // Seeds have 32 bits, and the highest one stands for a random seed.
+            of.put_options(params, Some(|seed| seed % u64::from(u32::MAX)))
         },
+        options: OptionSet::ALL.without(OptionSet::of(&[
+            RequestOption::MinTokens,
+            RequestOption::StopIds,
+        ])),
         ids: IdList::NewWithGaps,
         questions: &[
             MODELS,
@@ -235,9 +297,11 @@ impl Dialect {
         &self,
         ask: &AnswerParams,
         prompt: &[u32],
-        max_tokens: usize,
+        account: &Account,
+        options: &RequestOptions,
     ) -> serde_json::Result<Vec<u8>> {
-        let mut body = serde_json::to_vec(&(self.rest)(ask, max_tokens))?;
+        let params = ask.of_request(account, options);
+        let mut body = serde_json::to_vec(&(self.rest)(ask, &params))?;
         // Remove the closing brace after the other keys; every dialect has at least one key.
         body.pop();
         body.extend_from_slice(format!(",\"{}\":", self.prompt).as_bytes());
@@ -248,14 +312,15 @@ impl Dialect {
 }
 
 /// The sampling parameters of vLLM, and of `trtllm-serve`.
-fn sampling(ask: &AnswerParams, max_tokens: usize) -> Value {
-    json!({
-        "max_tokens": max_tokens,
-        "min_tokens": ask.config.min_tokens.min(max_tokens),
-        "temperature": ask.config.temperature,
-        "ignore_eos": ask.config.ignore_eos,
-        "stop_token_ids": ask.config.stop,
-    })
+fn sampling(of: &RequestParams) -> Value {
+    let params = json!({
+        "max_tokens": of.max_tokens,
+        "min_tokens": of.min_tokens,
+        "temperature": of.temperature,
+        "ignore_eos": of.ignore_eos,
+        "stop_token_ids": of.stop,
+    });
+    of.put_options(params, Some(signed))
 }
 
 /// The keys of two objects.
@@ -404,16 +469,39 @@ mod tests {
                     let kind = serde_json::from_value(name.into()).expect("a dialect");
                     let dialect = Dialect::of(kind);
                     assert_eq!(dialect.kind, kind);
-                    let body = dialect.body(&ask, &[5, 6, 7], 64).expect("JSON");
+                    let (account, none) = (ask.limits.account(3, 64), RequestOptions::default());
+                    let body = dialect
+                        .body(&ask, &[5, 6, 7], &account, &none)
+                        .expect("JSON");
                     let body: Value = serde_json::from_slice(&body).expect("JSON");
                     assert_eq!((dialect.path, &body), (path, &request), "{name}");
-                    let body = dialect.body(&other, &[5, 6, 7], 64).expect("JSON");
+                    let account = other.limits.account(3, 64);
+                    let body = dialect
+                        .body(&other, &[5, 6, 7], &account, &none)
+                        .expect("JSON");
                     let body = String::from_utf8(body).expect("text");
                     // llama.cpp has neither a minimum nor stop ids.
                     let words = ["\":0.5", "_eos\":true", "_tokens\":7", "_ids\":[5]"];
                     let words = &words[..if name == "llama_cpp" { 2 } else { 4 }];
                     let has = |word: &&str| body.contains(*word);
                     assert!(words.iter().all(has), "{name}: {body}");
+                    let options = RequestOptions {
+                        seed: Some(u64::MAX),
+                        top_p: Some(0.5),
+                        top_k: Some(9),
+                        ..RequestOptions::default()
+                    };
+                    let body = dialect.body(&ask, &[5], &account, &options).expect("JSON");
+                    let body = String::from_utf8(body).expect("text");
+                    let seed = match name {
+                        "llama_cpp" => "\"seed\":0",
+                        _ => "\"seed\":9223372036854775807",
+                    };
+                    assert_eq!(
+                        body.contains(seed),
+                        dialect.options.has(RequestOption::Seed)
+                    );
+                    assert!(body.contains("\"top_p\":0.5") && body.contains("\"top_k\":9"));
                     let (mut account, mut ids) = (ask.limits.account(3, 64), Vec::new());
                     for event in &events {
                         let read = dialect.ids.read(event, account.received).expect(event);

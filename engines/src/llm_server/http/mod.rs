@@ -47,7 +47,7 @@ use qdl::{
     model::{DType, TensorSpec},
     wire::Standing,
 };
-use record::CacheState;
+use record::{CacheState, OptionSet};
 use tokio::runtime::Runtime;
 
 use self::{
@@ -201,6 +201,10 @@ impl Transport for HttpTransport {
 
     fn in_flight(&self, at_once: Option<usize>) -> (usize, String) {
         in_flight(at_once, self.ask.config.in_flight, "engine.http.in_flight")
+    }
+
+    fn options(&self) -> OptionSet {
+        Dialect::of(self.ask.config.dialect).options
     }
 
     fn wake(&self, source: &dyn SequenceSource) {

@@ -9,6 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use hyper::body::Body;
+use qdl::request::RequestOptions;
 use record::CacheState;
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -63,7 +64,9 @@ impl LlmServer {
         mut sink: Sink<'_>,
         patience: Duration,
     ) -> Result<(Tokens, OpenAnswer), Trouble> {
-        let body = self.dialect.body(&self.ask, prompt, account.max);
+        let none = RequestOptions::default();
+        let options = sink.as_ref().map_or(&none, |s| s.options());
+        let body = self.dialect.body(&self.ask, prompt, &account, options);
         let body = Bytes::from(body.map_err(|e| Trouble::Garbled(e.to_string()))?);
         let (mut answer, asked) = self.begin(&body, &mut sink, patience).await?;
         let last = self

@@ -146,7 +146,7 @@ impl SequenceRunner {
     async fn answer(&self, sequence: &mut Sequence) -> Result<(Tokens, OpenAnswer), Trouble> {
         let server = &self.server;
         let (limits, room, mut prompt) = (&server.ask.limits, sequence.room(), Vec::new());
-        let account = limits.admit(sequence.prompt(), room, &mut prompt);
+        let account = limits.admit(sequence.prompt(), room, sequence.options(), &mut prompt);
         let account = account.map_err(Trouble::Prompt)?;
         let patience = server.ask.config.busy();
         let answer = server.answer(&prompt, account, Some(sequence), patience);

@@ -218,7 +218,8 @@ impl Driver {
     /// Gives a new sequence to the core with the fewest outstanding tokens, or refuses it.
     fn begin(&mut self, sequence: Sequence) {
         let room = sequence.room();
-        match self.limits.admit(sequence.prompt(), room, &mut self.prompt) {
+        let (prompt, options) = (sequence.prompt(), sequence.options());
+        match self.limits.admit(prompt, room, options, &mut self.prompt) {
             Ok(account) => {
                 let all = self.cores.iter().enumerate();
                 let least = all.min_by_key(|(_, core)| core.outstanding);
@@ -237,7 +238,8 @@ impl Driver {
             self.slots.push(Slot::default());
             self.slots.len() - 1
         });
-        (self.sampling.min_tokens, self.sampling.max_tokens) = (account.min, account.max);
+        let options = sequence.as_ref().map(Sequence::options);
+        let sampling = self.sampling.of_request(&account, options);
         let slot = &mut self.slots[at];
         let active = Active {
             sequence,
@@ -247,7 +249,7 @@ impl Driver {
         let to = &mut self.cores[core];
         self.message.clear();
         let id = id(at, slot.generation);
-        put_request(&mut self.message, &id, &self.prompt, &self.sampling);
+        put_request(&mut self.message, &id, &self.prompt, &sampling);
         to.input.queue(&[ADD, &self.message]);
         if to.running == 0 {
             to.progress = Instant::now();
@@ -515,6 +517,7 @@ mod tests {
             min_tokens: 0,
             max_tokens: 8,
             ends: vec![2],
+            stops: Vec::new(),
             are_all_ends: true,
             counts_answers: false,
         };

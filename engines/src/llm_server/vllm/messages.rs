@@ -6,7 +6,8 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use crate::llm_server::account::Tokens;
+use crate::llm_server::account::{Account, Tokens, signed};
+use qdl::request::RequestOptions;
 use rmp_serde::{Serializer, from_slice, to_vec_named};
 use serde::{
     Deserialize, Deserializer, Serialize,
@@ -64,9 +65,15 @@ pub(super) fn read<'a, T: Deserialize<'a>>(message: &'a [u8]) -> Option<T> {
 /// vLLM's own front end fills in.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Sampling {
-    pub temperature: f64,
-    pub max_tokens: usize,
-    pub min_tokens: usize,
+    temperature: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    top_p: Option<f32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    top_k: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seed: Option<u64>,
+    max_tokens: usize,
+    min_tokens: usize,
     detokenize: bool,
     skip_reading_prefix_cache: bool,
     #[serde(rename = "_eos_token_id", skip_serializing_if = "Option::is_none")]
@@ -83,6 +90,9 @@ impl Sampling {
         let (first, others) = eos.split_at(eos.len().min(1));
         Sampling {
             temperature,
+            top_p: None,
+            top_k: None,
+            seed: None,
             max_tokens: 0,
             min_tokens: 0,
             detokenize: false,
@@ -91,6 +101,25 @@ impl Sampling {
             stop_token_ids: [others, stop].concat(),
             all_stops: [eos, stop].concat(),
         }
+    }
+
+    /// Parameters of one request: the configuration's, where its `options` have none.
+    pub fn of_request(&self, account: &Account, options: Option<&RequestOptions>) -> Sampling {
+        let mut of_one = self.clone();
+        (of_one.min_tokens, of_one.max_tokens) = (account.min, account.max);
+        let Some(options) = options else {
+            return of_one;
+        };
+        of_one.temperature = options.temperature.map_or(self.temperature, f64::from);
+        (of_one.top_p, of_one.top_k) = (options.top_p, options.top_k);
+        of_one.seed = options.seed.map(signed);
+        if let Some(ends) = account.own_ends() {
+            // All are stop ids to the core: it ends at none of them before `min_tokens`.
+            of_one.eos = None;
+            of_one.stop_token_ids = ends.to_vec();
+            of_one.all_stops = ends.to_vec();
+        }
+        of_one
     }
 }
 
@@ -232,6 +261,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::llm_server::account::Limits;
 
     /// Recorded from vLLM 0.24.0 with `--disable-log-stats`.
     const HELLO: &str = "\
@@ -349,10 +379,11 @@ mod tests {
 
     #[test]
     fn a_request_has_what_the_front_end_of_vllm_fills_in() {
-        let mut sampling = Sampling::new(0.0, &[2, 3], &[9]);
-        (sampling.min_tokens, sampling.max_tokens) = (4, 8);
+        let limits = limits(&[2, 3, 9], &[9]);
+        let sampling = Sampling::new(0.0, &[2, 3], &[9]);
         let mut request = Vec::new();
-        put_request(&mut request, "1f", &[7, 300], &sampling);
+        let of_one = sampling.of_request(&limits.account(2, 8), None);
+        put_request(&mut request, "1f", &[7, 300], &of_one);
         let expected = [
             &b"\x99\xa21f\x92\x07\xcd\x01\x2c\xc0\x88"[..],
             b"\xabtemperature\xcb\0\0\0\0\0\0\0\0",
@@ -363,6 +394,45 @@ mod tests {
             b"\xc0\xcb\0\0\0\0\0\0\0\0\xc0\xc0\xc0",
         ];
         assert_eq!(request, expected.concat());
+        let options = RequestOptions {
+            min_tokens: Some(6),
+            temperature: Some(0.5),
+            top_p: Some(0.5),
+            top_k: Some(7),
+            seed: Some(u64::MAX),
+            ignore_eos: true,
+            stop_ids: vec![5],
+            ..RequestOptions::default()
+        };
+        let account = limits.admit([1].into_iter(), 8, &options, &mut Vec::new());
+        let of_one = sampling.of_request(&account.expect("sound"), Some(&options));
+        let expected = Sampling {
+            temperature: 0.5,
+            top_p: Some(0.5),
+            top_k: Some(7),
+            seed: Some(i64::MAX as u64),
+            min_tokens: 6,
+            max_tokens: 8,
+            eos: None,
+            stop_token_ids: vec![9, 5],
+            all_stops: vec![9, 5],
+            ..of_one.clone()
+        };
+        assert_eq!(of_one, expected);
+    }
+
+    fn limits(ends: &[u32], stops: &[u32]) -> Limits {
+        Limits {
+            engine: "vllm",
+            vocab: 100,
+            context: 20,
+            min_tokens: 4,
+            max_tokens: 8,
+            ends: ends.to_vec(),
+            stops: stops.to_vec(),
+            are_all_ends: true,
+            counts_answers: false,
+        }
     }
 
     proptest! {

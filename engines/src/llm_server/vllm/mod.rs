@@ -27,7 +27,7 @@ mod zmtp;
 use std::{sync::Arc, time::Duration};
 
 use crate::config::{MAX_IN_FLIGHT, VllmConfig};
-use record::{CacheState, PrefixCache};
+use record::{CacheState, OptionSet, PrefixCache};
 
 use self::{
     drive::{Driver, Wake},
@@ -107,6 +107,7 @@ impl Vllm {
                 min_tokens: config.min_tokens,
                 max_tokens,
                 ends,
+                stops: config.stop.clone(),
                 are_all_ends: true,
                 counts_answers: false,
             },
@@ -216,6 +217,10 @@ impl Transport for CoreTransport {
         let (each, why) = account::in_flight(of_args.or(at_once), set, key);
         let all = each.saturating_mul(self.config.data_parallel);
         (all.min(MAX_IN_FLIGHT), why)
+    }
+
+    fn options(&self) -> OptionSet {
+        OptionSet::ALL
     }
 
     fn wake(&self, _source: &dyn SequenceSource) {

@@ -521,6 +521,7 @@ impl Origin for LocalBackend {
             reason: why.to_owned(),
             is_cut: false,
             is_away: false,
+            is_completed: false,
         };
         let todo = self.refusals().add(&self.parts.node, 0, &refused);
         match todo {

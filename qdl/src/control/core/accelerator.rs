@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use fabric::{Imm, MAX_SLOTS};
 use record::{BatchSizes, GpuRecord, NodeUse};
 
 use crate::control::{
@@ -75,6 +76,12 @@ pub(in crate::control) enum Event {
     },
     /// The frontend's end of this connection is destroyed and uses no slots.
     ConnectionReset { connection: u16, epoch: u32 },
+    /// The frontend wants the sample of this slot and use count no more.
+    Cancel {
+        connection: u16,
+        epoch: u32,
+        imm: Imm,
+    },
     /// The session is over; always the last event.
     Gone(ControlError),
 }
@@ -300,6 +307,28 @@ impl Accelerator {
         }
     }
 
+    /// The connection of a frame about an epoch that was requested.
+    fn requested(
+        &mut self,
+        kind: &'static str,
+        number: u16,
+        epoch: u32,
+    ) -> Result<&mut Connection, ControlError> {
+        let asked = self.connections.get(&number).map(|c| c.asked);
+        let (field, problem) = match asked {
+            None => (
+                "connection",
+                format!("connection {number} was never opened"),
+            ),
+            Some(asked) if epoch > asked => (
+                "epoch",
+                format!("connection {number} is at epoch {asked}, this says {epoch}"),
+            ),
+            Some(_) => return Ok(self.connections.entry(number).or_default()),
+        };
+        Err(self.link.handshake.field(kind, field, problem))
+    }
+
     /// Handles a connection_lost or connection_reset frame, or holds it until its open is answered.
     fn connection_note(
         &mut self,
@@ -308,17 +337,7 @@ impl Accelerator {
         epoch: u32,
         cause: Option<String>,
     ) -> Result<(), ControlError> {
-        let Some(connection) = self.connections.get_mut(&number) else {
-            let problem = format!("connection {number} was never opened");
-            return Err(self.link.handshake.field(kind, "connection", problem));
-        };
-        if epoch > connection.asked {
-            let problem = format!(
-                "connection {number} is at epoch {}, this says {epoch}",
-                connection.asked
-            );
-            return Err(self.link.handshake.field(kind, "epoch", problem));
-        }
+        let connection = self.requested(kind, number, epoch)?;
         if !connection.pending.contains(&epoch) {
             self.pass_on(number, epoch, cause);
             return Ok(());
@@ -433,6 +452,23 @@ impl Core for Accelerator {
             } => self.connection_note("connection_lost", connection, epoch, Some(clip(&cause))),
             Message::ConnectionReset { connection, epoch } => {
                 self.connection_note("connection_reset", connection, epoch, None)
+            }
+            Message::Cancel {
+                connection,
+                epoch,
+                slot,
+                use_count,
+            } => {
+                let opened = self.requested("cancel", connection, epoch)?.opened;
+                // The sample of an earlier epoch has ended with its connection.
+                if epoch == opened && usize::from(slot) < MAX_SLOTS {
+                    self.events.push_back(Event::Cancel {
+                        connection,
+                        epoch,
+                        imm: Imm::new(slot, use_count),
+                    });
+                }
+                Ok(())
             }
             other => {
                 let expected = "a frontend's frame of a session";

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
-use fabric::clock::now_ns;
+use fabric::{Imm, clock::now_ns};
 use record::{BatchSizes, EngineInfo, GpuRecord, NodeFacts, NodeUse};
 use tokio::sync::{mpsc, oneshot};
 
@@ -142,6 +142,17 @@ impl ClientHandle {
                 .link_mut()
                 .connection_lost(connection, epoch, &cause)
         });
+    }
+
+    /// Tells the accelerator that the sample of this slot and use count is wanted no more.
+    pub fn cancel(&self, connection: u16, epoch: u32, imm: Imm) {
+        let message = Message::Cancel {
+            connection,
+            epoch,
+            slot: imm.slot(),
+            use_count: imm.use_count(),
+        };
+        self.command(move |session, _| session.link_mut().say(message));
     }
 
     /// Tells the accelerator that this node's end of a lost connection uses no slots any more.

@@ -2,7 +2,7 @@
 
 use std::{io, net::SocketAddr, sync::Arc};
 
-use fabric::{clock::now_ns, wire::Stream};
+use fabric::{Imm, clock::now_ns, wire::Stream};
 use futures_util::future::BoxFuture;
 use record::{BatchSizes, GpuRecord, NodeUse};
 use tokio::sync::mpsc;
@@ -38,6 +38,11 @@ pub trait SessionHandler: Send + Sync + 'static {
 
     /// The frontend's end of this connection is destroyed and uses no slots.
     fn connection_reset(&self, connection: u16, epoch: u32);
+
+    /// The frontend wants the sample of this slot and use count no more.
+    fn cancel(&self, connection: u16, epoch: u32, imm: Imm) {
+        let _ = (connection, epoch, imm);
+    }
 
     /// Totals once every arrived sample is answered, `None` before. Called again until it returns
     /// totals.
@@ -254,6 +259,11 @@ impl ServerSession {
                 Some(Event::ConnectionReset { connection, epoch }) => {
                     handler.connection_reset(connection, epoch)
                 }
+                Some(Event::Cancel {
+                    connection,
+                    epoch,
+                    imm,
+                }) => handler.cancel(connection, epoch, imm),
                 Some(Event::Gone(cause)) => {
                     end.cause = cause;
                     break;

@@ -55,20 +55,20 @@ fn a_changed_handshake_begins_no_session() {
     const ITS_TOKEN: &str = "token is not this node's";
     const SEALED: &str = "does not open";
     const CUT: &str = "ended inside a frame";
-    const HERE: &str = "version 9, this node speaks 11";
+    const HERE: &str = "version 9, this node speaks 12";
     let before = {
         let pair = Pair::in_session();
         pair.ways.map(|way| way.units)
     };
     let again = |way: usize, i: usize| Attack::Splice(before[way][i].clone());
     let downgrade = Attack::Replace("\"token\"", "\"none\"");
-    let older = Attack::Replace("\"version\":11", "\"version\":9");
+    let older = Attack::Replace("\"version\":12", "\"version\":9");
     let nonce = Attack::Replace("\"nonce\":\"", "\"nonce\":\"0");
     let cases = [
         (TO_NODE, 0, downgrade.clone(), [MISSING, MISSING]),
         (TO_FRONT, 0, downgrade, [MISSING, MISSING]),
-        (TO_NODE, 0, older.clone(), ["11, the frontend 9", HERE]),
-        (TO_FRONT, 0, older, [HERE, "11, the accelerator 9"]),
+        (TO_NODE, 0, older.clone(), ["12, the frontend 9", HERE]),
+        (TO_FRONT, 0, older, [HERE, "12, the accelerator 9"]),
         (TO_NODE, 0, nonce.clone(), [DIGITS, DIGITS]),
         (TO_FRONT, 0, nonce, [DIGITS, DIGITS]),
         (TO_NODE, 0, again(TO_NODE, 0), [DIFFER, ITS_TOKEN]),

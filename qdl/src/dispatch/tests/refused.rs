@@ -2,6 +2,7 @@
 
 use super::{front::*, rig::*, *};
 use crate::{response::Refusal, wire::Standing};
+use fabric::Imm;
 
 /// So many accelerators with one connection each.
 fn accelerators(n: usize) -> Front {
@@ -23,7 +24,7 @@ fn refusal(reports: &Reports) -> &RefusedSample {
 }
 
 /// The accelerators with a request, each with that request.
-fn asked(all: &mut [Far]) -> Vec<(usize, fabric::Imm)> {
+fn asked(all: &mut [Far]) -> Vec<(usize, Imm)> {
     let of_one = |(i, far): (usize, &mut Far)| {
         let of_one = far.requests().into_iter();
         of_one.map(move |imm| (i, imm)).collect::<Vec<_>>()
@@ -123,4 +124,84 @@ fn a_sample_given_back_waits_for_an_accelerator_that_takes_it() {
         let asked: Vec<_> = asked(&mut all).into_iter().map(|(i, _)| i).collect();
         assert_eq!(asked, [away], "the other one is busy");
     }
+}
+
+/// The cancels that have been reported, as slot and use count.
+fn cancels(reports: &Reports) -> Vec<Imm> {
+    let told = reports.events.iter().map(|event| match event {
+        DispatchEvent::Cancelled {
+            connection: 0,
+            epoch: 1,
+            imm,
+        } => *imm,
+        other => panic!("{other:?}"),
+    });
+    told.collect()
+}
+
+#[test]
+fn a_cancelled_sample_ends_once_wherever_it_is() {
+    let front = accelerators(1);
+    let mut far = front.connect(0, 1);
+    // Eight slots: the rest waits.
+    front.issue(0..12);
+    let posted = far.requests();
+    assert_eq!(posted.len(), 8);
+    for id in [11, 9, 99] {
+        front.dispatcher.cancel(id);
+    }
+    let reports = front.turn();
+    assert_eq!(
+        (&reports.empty[..], cancels(&reports)),
+        (&[11, 9][..], vec![])
+    );
+    // In flight: refused, answered although cancelled, and given back.
+    for id in [2, 3, 4, 2] {
+        front.dispatcher.cancel(id);
+    }
+    let reports = front.turn();
+    assert_eq!(
+        (&reports.empty[..], cancels(&reports)),
+        (&[][..], posted[2..5].to_vec())
+    );
+    far.refuse(posted[2], Refusal::Whole, "cancelled");
+    far.whole(posted[3], &[7]);
+    far.refuse(posted[4], Refusal::Away, "gone");
+    let reports = front.turn();
+    assert_eq!(
+        (&reports.empty[..], &reports.calls[..]),
+        (&[2, 4][..], &[Call::Whole(3, vec![7], true)][..],)
+    );
+    assert!(reports.events.is_empty(), "{:?}", reports.events);
+    // A late cancel does not concern the slots' next samples.
+    front.dispatcher.cancel(3);
+    assert_eq!(cancels(&front.turn()), []);
+    // Lost with its connection: not sent again.
+    front.dispatcher.cancel(5);
+    far.cut();
+    assert_eq!(front.turn().empty, [5]);
+    let mut far = front.connect(0, 2);
+    let mut again = 0;
+    while front.dispatcher.outstanding() > 0 {
+        far.answer_all();
+        again += front.turn().calls.len();
+    }
+    assert_eq!((again, front.dispatcher.counts().emptied), (6, 5));
+}
+
+#[test]
+fn a_sample_refused_for_good_ends_when_it_is_cancelled() {
+    let front = accelerators(1);
+    let mut far = front.connect(0, 1);
+    front.issue(7..8);
+    for _ in 0..3 {
+        let imm = far.request();
+        far.refuse(imm, Refusal::Whole, "no");
+        assert!(front.turn().empty.is_empty());
+    }
+    front.dispatcher.cancel(7);
+    assert_eq!(
+        (front.turn().empty, front.dispatcher.outstanding()),
+        (vec![7], 0)
+    );
 }

@@ -162,6 +162,7 @@ fn a_second_warm_up_leaves_out_connections_that_are_down() {
 fn options_go_in_front_of_a_sample_staged_or_not() {
     let limit = RequestOptions {
         token_limit: NonZeroU32::new(2),
+        ..RequestOptions::default()
     };
     for staged in [true, false] {
         let front = Front::new(RigCfgs::new(1, 8).staged(staged));
@@ -172,7 +173,12 @@ fn options_go_in_front_of_a_sample_staged_or_not() {
             ..front.sample(1)
         };
         // SAFETY: nothing reads the source before the samples are issued.
-        unsafe { front.source.store(sample.offset, &limit.encode()) }.expect("inside");
+        unsafe {
+            front
+                .source
+                .store(sample.offset, &RequestOptions::limit_block(2))
+        }
+        .expect("inside");
         // SAFETY: nothing writes to the source any more.
         let sent = unsafe { front.source.bytes(sample.offset, 100) }.expect("inside");
         let mut came = 0;
@@ -180,7 +186,10 @@ fn options_go_in_front_of_a_sample_staged_or_not() {
             for imm in far.requests() {
                 let bytes = far.request_bytes(imm, 100);
                 assert!(imm.has_options() && bytes == sent, "{imm:?}");
-                assert_eq!(RequestOptions::decode(&bytes[..OPTIONS_BYTES]), Ok(limit));
+                assert_eq!(
+                    RequestOptions::decode(&bytes[..OPTIONS_BYTES]),
+                    Ok(limit.clone())
+                );
                 far.whole(Imm::new(imm.slot(), imm.use_count()), &[1, 2]);
                 came += 1;
             }

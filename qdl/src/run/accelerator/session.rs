@@ -37,7 +37,7 @@ use crate::{
     topology::LinkWatch,
     wire::{Description, Standing},
 };
-use fabric::{Broken, Link, clock::now_ns, wire::Stream};
+use fabric::{Broken, Imm, Link, clock::now_ns, wire::Stream};
 
 /// Interval of checks while connections are quarantined.
 const LOOK: Duration = Duration::from_millis(5);
@@ -398,6 +398,12 @@ impl SessionHandler for Session {
     fn connection_reset(&self, connection: u16, epoch: u32) {
         tracing::debug!("connection {connection} (epoch {epoch}) reset there");
         lock(&self.connections).reset_there(connection, epoch);
+    }
+
+    fn cancel(&self, connection: u16, epoch: u32, imm: Imm) {
+        if let Some(connection) = lock(&self.connections).of_epoch(connection, epoch) {
+            connection.cancel(imm);
+        }
     }
 
     fn drain(&self) -> Option<Counters> {

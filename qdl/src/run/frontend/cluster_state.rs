@@ -263,6 +263,17 @@ impl Owner for EventRouter {
                     OnRefusal::EndSoon(words) => state.abort_after_reason(move |_| words),
                 };
             }
+            DispatchEvent::Cancelled {
+                connection,
+                epoch,
+                imm,
+            } => {
+                let (peer, number) = state.connection_of[connection];
+                if let Some(handle) = &state.peer(peer).handle {
+                    handle.cancel(number, epoch, imm);
+                }
+                return;
+            }
             DispatchEvent::Rail { peer, change } => {
                 if let Some(rails) = state.rails.get() {
                     let line = rails.record(peer, &state.peer(peer).node, change);

@@ -70,7 +70,7 @@ impl Refusals {
                 Some(self.records.len() - 1)
             }
         };
-        let is_last = r.tries.are_over();
+        let is_last = r.tries.are_over() && !r.is_completed;
         if !is_whole {
             self.waiting.truncate(WAITING - 1);
             let last = is_last.then_some(sample);
@@ -80,7 +80,7 @@ impl Refusals {
             (true, true, _) => OnRefusal::End(last_words(node, sample, &words)),
             (true, false, _) => OnRefusal::EndSoon(last_words(node, sample, &words)),
             // The heartbeat says why an accelerator takes no samples.
-            (false, _, Some(_)) if !r.is_away => OnRefusal::Note(format!(
+            (false, _, Some(_)) if !r.is_away && !r.is_completed => OnRefusal::Note(format!(
                 "{node} refused sample {sample}, which is tried again: {words}"
             )),
             _ => OnRefusal::Count,
@@ -139,6 +139,7 @@ mod tests {
             reason: reason.to_owned(),
             is_cut,
             is_away: false,
+            is_completed: false,
         }
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fabric::clock::now_ns;
 use record::{
-    EngineInfo, Ledger, LossRecord, NodeFacts,
+    EngineInfo, Ledger, LossRecord, NodeFacts, OptionSet,
     timeline::{ConnectionTick, Event, MOST_SIZES, NodeSide},
 };
 use tokio::time::Instant;
@@ -197,6 +197,15 @@ impl Cluster {
             );
         }
         (events, losses.concat())
+    }
+
+    /// Options of a request that every accelerator's engine acts on. [`RequestOptions::needs`] says
+    /// which options a request needs.
+    ///
+    /// [`RequestOptions::needs`]: crate::request::RequestOptions::needs
+    pub fn options(&self) -> OptionSet {
+        let each = self.state.each_peer(|peer| peer.engine.options);
+        each.into_iter().fold(OptionSet::ALL, OptionSet::and)
     }
 
     /// Node name and engine of each accelerator, in the order of the configuration.

@@ -208,6 +208,12 @@ impl<S: Clone> AcceleratorEnds<S> {
         counts
     }
 
+    /// The slots of a granted connection, if this is its epoch.
+    pub(crate) fn of_epoch(&self, number: u16, epoch: u32) -> Option<&S> {
+        let c = self.connections.get(&number)?;
+        c.slots.as_ref().filter(|_| c.life.epoch() == epoch)
+    }
+
     pub(crate) fn slots(&self) -> impl Iterator<Item = &S> {
         self.connections.values().filter_map(|c| c.slots.as_ref())
     }

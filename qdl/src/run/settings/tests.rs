@@ -46,7 +46,16 @@ nics: [{address: 127.0.0.1, post_from_issue_thread_up_to: 22, completion: {spin_
     let echo = (d.echo.interval_ns, d.echo.timeout_ns);
     assert_eq!(echo, (11_000_000, 12_000_000));
     let posting = (d.post_up_to, d.affinity_ns, d.one_by_one);
-    assert_eq!(posting, (22, 23_000, true));
+    assert_eq!(
+        posting,
+        (22, 0, true),
+        "a request of tokens stays with no connection"
+    );
+    assert!(d.by_peer);
+    let yaml = yaml.replace("i32", "u8").replace("stream: all\n", "");
+    let bytes = parse_frontend(&yaml, "f.yaml", Path::new("/"));
+    let d = dispatch(&bytes.unwrap_or_else(|e| panic!("{e}")));
+    assert_eq!((d.affinity_ns, d.by_peer), (23_000, false));
 }
 
 #[test]

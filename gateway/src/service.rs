@@ -1,0 +1,461 @@
+//! HTTP: from a connection's bytes to a request, and from its answer to bytes.
+
+use std::{
+    cell::Cell,
+    convert::Infallible,
+    future::poll_fn,
+    io,
+    pin::Pin,
+    rc::Rc,
+    sync::atomic::Ordering,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use fabric::clock::now_ns;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::{
+    HeaderMap, Method, Request, Response, StatusCode,
+    body::{Body, Frame, Incoming, SizeHint},
+    header::{self, HeaderValue},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use program::web::Answer as Page;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+};
+
+use crate::{
+    answer::{self, Events, TokenReader},
+    openai::{self, ApiError, Completion, Endpoint, Identity, Messages, Prompt, Writer},
+    options::options,
+    record::RequestTimes,
+    requests::Requests,
+    text::Text,
+};
+
+/// Longest wait for a request's head, on a new connection or after an answer.
+const HEAD: Duration = Duration::from_secs(60);
+/// Longest wait for a request's body.
+const BODY: Duration = Duration::from_secs(60);
+/// Longest head of a request, and bytes that a connection reads at a time.
+const HEAD_BYTES: usize = 64 << 10;
+/// Texts from this length on become ids on a thread of their own: the others' tokens do not wait.
+const LONG_TEXT: usize = 4 << 10;
+/// Seconds after which a client may ask again that was sent away.
+const RETRY_S: HeaderValue = HeaderValue::from_static("1");
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream; charset=utf-8");
+const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache");
+
+/// Body of an answer.
+pub enum Reply {
+    /// A whole body.
+    Whole(Full<Bytes>),
+    /// The events of a stream.
+    Events(Box<Events>),
+    /// A page of the programs' web server.
+    Page(<Page as IntoBody>::Body),
+}
+
+/// Names the body of the programs' pages.
+pub trait IntoBody {
+    /// The body.
+    type Body;
+}
+
+impl<B> IntoBody for Response<B> {
+    type Body = B;
+}
+
+impl Body for Reply {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.get_mut() {
+            Reply::Whole(body) => Pin::new(body).poll_frame(cx),
+            Reply::Events(body) => Pin::new(&mut **body).poll_frame(cx),
+            Reply::Page(body) => Pin::new(body).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Reply::Whole(body) => body.is_end_stream(),
+            Reply::Events(body) => body.is_end_stream(),
+            Reply::Page(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Reply::Whole(body) => body.size_hint(),
+            Reply::Events(body) => body.size_hint(),
+            Reply::Page(body) => body.size_hint(),
+        }
+    }
+}
+
+/// Serves one connection to its end.
+pub async fn serve(requests: Rc<Requests>, stream: TcpStream, blocked_ns: Rc<Cell<u64>>) {
+    let service = service_fn(move |request| {
+        let requests = requests.clone();
+        async move { Ok::<_, Infallible>(respond(&requests, request).await) }
+    });
+    let stream = TimedStream { stream, blocked_ns };
+    // Ignore the error: the client went away, or sent no HTTP.
+    let _ = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD)
+        .max_buf_size(HEAD_BYTES)
+        .writev(false)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+}
+
+async fn respond(requests: &Rc<Requests>, request: Request<Incoming>) -> Response<Reply> {
+    let arrived_ns = now_ns();
+    let gate = &requests.gate;
+    let answered = match (request.method(), request.uri().path()) {
+        (&Method::GET, "/health") => return health(requests),
+        _ if !is_admitted(requests, request.headers()) => Err(unauthorized()),
+        (&Method::POST, "/v1/completions") => {
+            complete(requests, Endpoint::Completions, request, arrived_ns).await
+        }
+        (&Method::POST, "/v1/chat/completions") => {
+            complete(requests, Endpoint::Chat, request, arrived_ns).await
+        }
+        (&Method::GET, "/v1/models") => {
+            let mut out = Vec::new();
+            openai::models(&mut out, &gate.model, gate.started);
+            return json(StatusCode::OK, out);
+        }
+        (&Method::GET, program::metrics::PATH) => {
+            return gate.figures().answer(&request).map(Reply::Page);
+        }
+        (_, "/v1/completions" | "/v1/chat/completions") => Err(refused(405, "send a POST")),
+        (_, path) => Err(refused(
+            404,
+            &format!(
+                "nothing is at {path}; there are /v1/completions, /v1/chat/completions, \
+                 /v1/models, /health and /metrics"
+            ),
+        )),
+    };
+    let response = answered.unwrap_or_else(|error| failed(&error));
+    gate.answers.add(response.status().as_u16());
+    response
+}
+
+fn is_admitted(requests: &Requests, headers: &HeaderMap) -> bool {
+    let Some(token) = &requests.gate.token else {
+        return true;
+    };
+    let value = headers.get(header::AUTHORIZATION);
+    let given = value.and_then(|value| value.to_str().ok());
+    let given = given.and_then(|value| value.strip_prefix("Bearer "));
+    given.is_some_and(|given| token.is(given.trim().as_bytes()))
+}
+
+fn health(requests: &Requests) -> Response<Reply> {
+    let up = requests.gate.cluster.dispatcher().connections_up();
+    let mut out = Vec::new();
+    openai::health(&mut out, up as u32);
+    match requests.gate.is_healthy() {
+        true => json(StatusCode::OK, out),
+        false => json(StatusCode::SERVICE_UNAVAILABLE, out),
+    }
+}
+
+fn json(status: StatusCode, body: Vec<u8>) -> Response<Reply> {
+    let mut response = Response::new(Reply::Whole(Full::new(body.into())));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, JSON);
+    response
+}
+
+fn failed(error: &ApiError) -> Response<Reply> {
+    let mut body = Vec::new();
+    error.body(&mut body);
+    let status = StatusCode::from_u16(error.status);
+    let mut response = json(status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), body);
+    let headers = response.headers_mut();
+    if matches!(error.status, 429 | 503) {
+        headers.insert(header::RETRY_AFTER, RETRY_S);
+    }
+    if matches!(error.status, 408 | 413) {
+        // The rest of the body is not read.
+        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
+fn refused(status: u16, message: &str) -> ApiError {
+    let mut error = ApiError::server(status, message);
+    error.kind = "invalid_request_error";
+    error
+}
+
+fn unauthorized() -> ApiError {
+    refused(
+        401,
+        "send the gateway's token: `Authorization: Bearer TOKEN`",
+    )
+}
+
+fn full(what: &str) -> ApiError {
+    let mut error = ApiError::server(429, format!("{what}; ask again later"));
+    error.kind = "rate_limit_error";
+    error
+}
+
+async fn complete(
+    requests: &Rc<Requests>,
+    endpoint: Endpoint,
+    request: Request<Incoming>,
+    arrived_ns: u64,
+) -> Result<Response<Reply>, ApiError> {
+    let gate = &requests.gate;
+    if gate.is_draining.load(Ordering::Relaxed) {
+        return Err(ApiError::server(
+            503,
+            "the gateway is ending; ask another one",
+        ));
+    }
+    let body = body(request, gate.config.body_mib << 20).await?;
+    let asked = openai::parse(endpoint, &body)?;
+    drop(body);
+    if let Some(model) = asked.model.as_ref().filter(|model| **model != gate.model) {
+        let mut error = refused(
+            404,
+            &format!("model {model:?} is not served; {:?} is", gate.model),
+        );
+        error.param = Some("model".to_owned());
+        return Err(error);
+    }
+    if gate.text.is_none() && !asked.stop.is_empty() {
+        return Err(ApiError::invalid(
+            "stop",
+            "no tokenizer: send `stop_token_ids`",
+        ));
+    }
+    let (asked, ids) = ids(requests, asked).await?;
+    let limit = limit(requests, &asked, ids.len())?;
+    let options = options(&asked, limit, gate.options)?;
+    if gate.in_flight.load(Ordering::Relaxed) >= gate.config.requests {
+        return Err(full(
+            "as many requests are in flight as `gateway.requests` allows",
+        ));
+    }
+    let room = gate.prompts.store(&options, &ids);
+    let room =
+        room.ok_or_else(|| full("the prompts in flight fill the memory of `gateway.prompt_mib`"))?;
+    let prompt = ids.len() as u32;
+    let streams = asked.stream || !asked.stop.is_empty();
+    let times = RequestTimes {
+        arrived_ns,
+        prompt,
+        ..RequestTimes::default()
+    };
+    let mut reader = TokenReader::new(
+        gate.text.clone(),
+        asked.skip_special_tokens,
+        asked.stop.clone(),
+        &asked.stop_token_ids,
+        limit,
+    );
+    let sample = requests.ask(room, streams, times);
+    let id = format!("{}-{:016x}", prefix(endpoint), sample.id().to_bits());
+    let identity = Identity {
+        id: &id,
+        created: gate.started + (arrived_ns.saturating_sub(gate.began_ns)) / 1_000_000_000,
+        model: &gate.model,
+    };
+    let writer = Writer::new(&identity, &asked);
+    if !asked.stream {
+        let body = answer::whole(sample, &mut reader, &writer, prompt).await?;
+        return Ok(json(StatusCode::OK, body));
+    }
+    // A refusal still has its status: the head waits for the first token.
+    if let Some(error) = poll_fn(|cx| sample.poll_ready(cx)).await {
+        return Err(error);
+    }
+    let events = Events::new(sample, reader, writer, prompt, asked.include_usage);
+    let mut response = Response::new(Reply::Events(Box::new(events)));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, EVENTS);
+    headers.insert(header::CACHE_CONTROL, NO_CACHE);
+    Ok(response)
+}
+
+fn prefix(endpoint: Endpoint) -> &'static str {
+    match endpoint {
+        Endpoint::Completions => "cmpl",
+        Endpoint::Chat => "chatcmpl",
+    }
+}
+
+/// Reads a body of at most `most` bytes.
+async fn body(request: Request<Incoming>, most: usize) -> Result<Bytes, ApiError> {
+    let too_long = || {
+        let mib = most >> 20;
+        refused(
+            413,
+            &format!("the body is longer than {mib} MiB (`gateway.body_mib`)"),
+        )
+    };
+    if request.body().size_hint().lower() > most as u64 {
+        return Err(too_long());
+    }
+    let read = Limited::new(request.into_body(), most).collect();
+    match tokio::time::timeout(BODY, read).await {
+        Err(_) => Err(refused(408, "the body did not come within 60 s")),
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(too_long()),
+        Ok(Err(error)) => Err(refused(
+            400,
+            &format!("the body could not be read: {error}"),
+        )),
+    }
+}
+
+/// Makes the prompt's ids, on a thread of its own if the text is long.
+async fn ids(
+    requests: &Requests,
+    mut asked: Completion,
+) -> Result<(Completion, Vec<i32>), ApiError> {
+    let gate = &requests.gate;
+    let none = match &asked.prompt {
+        Prompt::Chat(_) => Prompt::Chat(Messages(Vec::new())),
+        Prompt::Ids(_) | Prompt::Text(_) => Prompt::Ids(Vec::new()),
+    };
+    let prompt = std::mem::replace(&mut asked.prompt, none);
+    let text = match (&prompt, &gate.text) {
+        (Prompt::Ids(_), _) => None,
+        (_, Some(text)) => Some(text.clone()),
+        (_, None) => {
+            let why = "the gateway has no tokenizer (`gateway.model_dir`): send `prompt` as token \
+                       ids to /v1/completions";
+            return Err(ApiError::invalid("prompt", why));
+        }
+    };
+    let ids = match (prompt, text) {
+        (Prompt::Ids(ids), _) => ids,
+        (prompt, Some(text)) if length(&prompt) < LONG_TEXT => encode(&text, &prompt)?,
+        (prompt, Some(text)) => {
+            let made = tokio::task::spawn_blocking(move || encode(&text, &prompt)).await;
+            made.map_err(|_| ApiError::server(500, "the tokenizer failed"))??
+        }
+        (_, None) => Vec::new(),
+    };
+    let most = gate.sizes.prompt;
+    let param = match &asked.prompt {
+        Prompt::Chat(_) => "messages",
+        Prompt::Ids(_) | Prompt::Text(_) => "prompt",
+    };
+    if ids.len() > most {
+        let why = format!("{} tokens, where the model takes {most}", ids.len());
+        return Err(ApiError::invalid(param, why));
+    }
+    if ids.is_empty() {
+        return Err(ApiError::invalid(param, "the prompt has no token"));
+    }
+    if let Some(known) = gate.text.as_ref().map(|text| text.vocabulary_len())
+        && let Some(at) = ids
+            .iter()
+            .position(|id| usize::try_from(*id).is_ok_and(|id| id >= known))
+    {
+        let why = format!("prompt[{at}] is {}, and the model has {known} ids", ids[at]);
+        return Err(ApiError::invalid(param, why));
+    }
+    Ok((asked, ids))
+}
+
+fn length(prompt: &Prompt) -> usize {
+    match prompt {
+        Prompt::Ids(ids) => ids.len(),
+        Prompt::Text(text) => text.len(),
+        Prompt::Chat(messages) => messages.0.iter().map(|m| m.content.len()).sum(),
+    }
+}
+
+fn encode(text: &Text, prompt: &Prompt) -> Result<Vec<i32>, ApiError> {
+    match prompt {
+        Prompt::Ids(ids) => Ok(ids.clone()),
+        Prompt::Text(prompt) => text
+            .encode(prompt)
+            .map_err(|e| ApiError::invalid("prompt", e.to_string())),
+        Prompt::Chat(messages) => text
+            .encode_chat(messages)
+            .map_err(|e| ApiError::invalid("messages", e.to_string())),
+    }
+}
+
+/// Most tokens of the answer: the request's limit, or the model's longest answer.
+fn limit(requests: &Requests, asked: &Completion, prompt: usize) -> Result<u32, ApiError> {
+    let _ = prompt;
+    let most = requests.gate.sizes.answer as u32;
+    match asked.limit {
+        Some(limit) if limit.get() > most => Err(ApiError::invalid(
+            "max_tokens",
+            format!("{limit}, where the model's answers have at most {most} tokens"),
+        )),
+        Some(limit) => Ok(limit.get()),
+        None => Ok(most),
+    }
+}
+
+/// A connection's stream that notes since when a write waits for the client.
+struct TimedStream {
+    stream: TcpStream,
+    blocked_ns: Rc<Cell<u64>>,
+}
+
+impl TimedStream {
+    fn noted<T>(&self, written: Poll<T>) -> Poll<T> {
+        match &written {
+            Poll::Ready(_) => self.blocked_ns.set(0),
+            Poll::Pending if self.blocked_ns.get() == 0 => self.blocked_ns.set(now_ns()),
+            Poll::Pending => {}
+        }
+        written
+    }
+}
+
+impl AsyncRead for TimedStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for TimedStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.noted(written)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

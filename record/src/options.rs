@@ -1,0 +1,149 @@
+//! Options of a request that an engine may act on.
+
+use std::{collections::BTreeSet, fmt};
+
+use serde::{Deserialize, Serialize};
+
+/// One option of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RequestOption {
+    /// Most tokens of the answer.
+    TokenLimit,
+    /// Fewest tokens of the answer.
+    MinTokens,
+    /// Temperature of sampling above 0. Every engine takes 0, which is greedy.
+    Temperature,
+    /// Probability of the tokens that sampling chooses from.
+    TopP,
+    /// Number of the tokens that sampling chooses from.
+    TopK,
+    /// Seed of sampling.
+    Seed,
+    /// The answer goes on behind the end of sequence.
+    IgnoreEos,
+    /// Ids that end the answer.
+    StopIds,
+}
+
+impl RequestOption {
+    const ALL: [RequestOption; 8] = [
+        RequestOption::TokenLimit,
+        RequestOption::MinTokens,
+        RequestOption::Temperature,
+        RequestOption::TopP,
+        RequestOption::TopK,
+        RequestOption::Seed,
+        RequestOption::IgnoreEos,
+        RequestOption::StopIds,
+    ];
+
+    /// Name of the option, as on the wire.
+    pub const fn name(self) -> &'static str {
+        match self {
+            RequestOption::TokenLimit => "token_limit",
+            RequestOption::MinTokens => "min_tokens",
+            RequestOption::Temperature => "temperature",
+            RequestOption::TopP => "top_p",
+            RequestOption::TopK => "top_k",
+            RequestOption::Seed => "seed",
+            RequestOption::IgnoreEos => "ignore_eos",
+            RequestOption::StopIds => "stop_ids",
+        }
+    }
+}
+
+/// A set of options.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "BTreeSet<RequestOption>", into = "BTreeSet<RequestOption>")]
+pub struct OptionSet(u8);
+
+impl OptionSet {
+    /// No option.
+    pub const NONE: OptionSet = OptionSet(0);
+    /// Every option.
+    pub const ALL: OptionSet = OptionSet::of(&RequestOption::ALL);
+
+    /// The set of these options.
+    pub const fn of(options: &[RequestOption]) -> OptionSet {
+        let (mut bits, mut i) = (0, 0);
+        while i < options.len() {
+            bits |= 1 << options[i] as u8;
+            i += 1;
+        }
+        OptionSet(bits)
+    }
+
+    /// Whether the option is in the set.
+    pub const fn has(self, option: RequestOption) -> bool {
+        self.0 & (1 << option as u8) != 0
+    }
+
+    /// Options that are in either set.
+    #[must_use]
+    pub const fn or(self, other: OptionSet) -> OptionSet {
+        OptionSet(self.0 | other.0)
+    }
+
+    /// Options that are in both sets.
+    #[must_use]
+    pub const fn and(self, other: OptionSet) -> OptionSet {
+        OptionSet(self.0 & other.0)
+    }
+
+    /// Options of this set that `other` lacks.
+    #[must_use]
+    pub const fn without(self, other: OptionSet) -> OptionSet {
+        OptionSet(self.0 & !other.0)
+    }
+
+    /// Whether the set has no option.
+    pub const fn is_empty(&self) -> bool {
+        self.0 == 0
+    }
+
+    /// The options of the set, in a fixed order.
+    pub fn iter(self) -> impl Iterator<Item = RequestOption> {
+        let all = RequestOption::ALL.into_iter();
+        all.filter(move |option| self.has(*option))
+    }
+}
+
+impl From<BTreeSet<RequestOption>> for OptionSet {
+    fn from(options: BTreeSet<RequestOption>) -> Self {
+        OptionSet::of(&options.into_iter().collect::<Vec<_>>())
+    }
+}
+
+impl From<OptionSet> for BTreeSet<RequestOption> {
+    fn from(options: OptionSet) -> Self {
+        options.iter().collect()
+    }
+}
+
+impl fmt::Display for OptionSet {
+    /// The names, separated by commas.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.iter().map(RequestOption::name).collect();
+        f.write_str(&names.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_is_a_list_of_names_on_the_wire() {
+        let all = OptionSet::ALL;
+        let names: Vec<_> = RequestOption::ALL.iter().map(|o| o.name()).collect();
+        let json = serde_json::to_value(all).expect("JSON");
+        assert_eq!(json, serde_json::json!(names));
+        assert_eq!(serde_json::from_value::<OptionSet>(json).ok(), Some(all));
+        assert!(serde_json::from_str::<OptionSet>(r#"["beam"]"#).is_err());
+        let seed = OptionSet::of(&[RequestOption::Seed]);
+        let rest = all.without(seed);
+        assert!(!rest.has(RequestOption::Seed) && rest.and(seed).is_empty());
+        assert_eq!(seed.to_string(), "seed");
+    }
+}
