@@ -53,6 +53,7 @@ impl Hashed {
             at_once: 0,
             content: self.content.clone(),
             prefix_cache: engine.prefix_cache(),
+            server: engine.server(),
         }
     }
 }
