@@ -100,6 +100,11 @@ impl Sequence {
         self.room / TOKEN_BYTES
     }
 
+    /// True if the frontend wants tokens before the answer is complete.
+    pub fn needs_parts(&self) -> bool {
+        self.stream != Stream::None
+    }
+
     /// False once the connection is gone: drop the sequence then. Engines check this every step.
     pub fn is_wanted(&self) -> bool {
         self.arrival.as_ref().is_some_and(|a| !a.origin().is_gone())
