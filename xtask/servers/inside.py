@@ -106,8 +106,8 @@ def record(vllm, folder):
                "--max-model-len", "256"]
 
     def receive(socket):
-        if not socket.poll(300_000):
-            sys.exit("the core sent nothing within 300 s")
+        if not socket.poll(900_000):
+            sys.exit("the core sent nothing within 900 s")
         return socket.recv_multipart()
 
     core = subprocess.Popen(command, stdout=sys.stderr)

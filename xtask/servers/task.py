@@ -89,7 +89,7 @@ def program(name, packages, start):
     path, cache = HOME / f"run-{name}", HOME / "cache"
     path.write_text(f"""#!/bin/sh
 export PYTHONPATH={packages} LD_LIBRARY_PATH={packages} HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1
-export VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 VLLM_CPU_KVCACHE_SPACE=1
+export VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 VLLM_CPU_KVCACHE_SPACE=1 SGLANG_USE_CPU_ENGINE=1
 export VLLM_CPU_OMP_THREADS_BIND=nobind VLLM_CACHE_ROOT={cache} XDG_CACHE_HOME={cache}
 exec {start} "$@"
 """)
@@ -165,6 +165,19 @@ SERVERS = {"vllm": ("vLLM", vllm), "sglang": ("SGLang", sglang),
            "llama-cpp": ("llama.cpp", llama_cpp)}
 
 
+def end(program):
+    """Ends a program, and what is left of its process group."""
+    program.terminate()
+    try:
+        program.wait(60)
+    except subprocess.TimeoutExpired:
+        pass
+    try:
+        os.killpg(program.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
 def free_port():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return listener.getsockname()[1]
@@ -193,7 +206,8 @@ class Runs:
 
     def spawn(self, name, *words):
         log = open(self.work / f"{name}.log", "w")
-        return subprocess.Popen([str(w) for w in words], stdout=log, stderr=log)
+        return subprocess.Popen([str(w) for w in words], stdout=log, stderr=log,
+                                start_new_session=True)
 
     def api(self):
         """The command of the server's own API."""
@@ -247,8 +261,7 @@ class Runs:
             tokens_file.write(self.work / "good", [row for row, _ in answers])
             return [ids for _, ids in answers]
         finally:
-            server.terminate()
-            server.wait(60)
+            end(server)
 
     def yaml(self, name, own):
         ids = "dtype: i32, shape: [{}], ragged: true"
@@ -268,6 +281,7 @@ class Runs:
             engine = {"kind": "http", "http": {
                 "url": f"http://127.0.0.1:{self.port}", "dialect": self.kind.replace("-", "_"),
                 "model": "m", "vocab": self.vocab, "log": "engine.log", "stop_s": 20,
+                "first_token_s": 600, "next_token_s": 600,
                 "command": self.api()}}
         own = (f'node: acc\ncontrol: {{listen: "127.0.0.1:{self.control}"}}\n'
                f'engine: {json.dumps(engine)}\nnics: [{{listen: "127.0.0.1:0"}}]\n')
@@ -355,8 +369,7 @@ class Runs:
             cells[-1] += f"; accelerator {accelerator.wait(LIMIT)}"
             return cells
         finally:
-            accelerator.terminate()
-            accelerator.wait(60)
+            end(accelerator)
 
 
 def main(programs, kind, *versions):

@@ -69,10 +69,13 @@ impl LlmServer {
         let is_whole = self.dialect.is_whole_better && !needs_parts;
         let body = (self.dialect).body(&self.ask, prompt, account.max, is_whole);
         let body = Bytes::from(body.map_err(|e| Trouble::Garbled(e.to_string()))?);
-        let (mut answer, asked) = self.begin(&body, &mut sink, patience).await?;
+        // A whole answer comes after all its tokens.
+        let config = &self.ask.config;
+        let after = if is_whole { config.ready() } else { config.first_token() };
+        let (mut answer, asked) = self.begin(&body, after, &mut sink, patience).await?;
         let (stream, account) = (&mut answer.body, &mut account);
         let last = match is_whole {
-            true => self.read_whole(stream, asked, account, &mut sink).await?,
+            true => self.read_whole(stream, after, asked, account, &mut sink).await?,
             false => self.read(stream, asked, account, &mut sink).await?,
         };
         let (cached, unsent) = (account.cached as u64, account.unsent as u64);
@@ -87,10 +90,12 @@ impl LlmServer {
         Ok((last, answer))
     }
 
-    /// Sends the request, again after a pause while the server is busy, until the headers arrive.
+    /// Sends the request, again after a pause while the server is busy, until the headers arrive,
+    /// within the time `after`.
     async fn begin(
         &self,
         body: &Bytes,
+        after: Duration,
         sink: &mut Sink<'_>,
         patience: Duration,
     ) -> Result<(OpenAnswer, RequestTime), Trouble> {
@@ -99,7 +104,6 @@ impl LlmServer {
         let mut busy = None;
         loop {
             let asked = self.request_time();
-            let after = self.ask.config.first_token();
             let request = self.client.post(self.dialect.path, body.clone());
             let late = || self.extend_deadline(0, after, asked);
             let (status, words, retry_after) =
@@ -204,14 +208,14 @@ impl LlmServer {
     async fn read_whole(
         &self,
         body: &mut Incoming,
+        after: Duration,
         asked: RequestTime,
         account: &mut Account,
         sink: &mut Sink<'_>,
     ) -> Result<Tokens, Trouble> {
         let body = Limited::new(body, self.max_event()).collect();
-        let after = self.ask.config.next_token();
         let late = || self.extend_deadline(0, after, asked);
-        let body = wait_while_wanted(sink, Instant::now() + after, late, body).await?;
+        let body = wait_while_wanted(sink, asked.at + after, late, body).await?;
         let cut = |why: String| Trouble::Cut { tokens: 0, why };
         let text = body.map_err(|e| cut(e.to_string()))?.to_bytes();
         let text = std::str::from_utf8(&text).map_err(|e| Trouble::Garbled(e.to_string()))?;

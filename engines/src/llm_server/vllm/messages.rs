@@ -1,7 +1,7 @@
 //! The messages between vLLM's engine core and its front end, which is this engine: MessagePack.
 //!
-//! Source: `vllm/v1/engine/__init__.py`, `core.py` and `utils.py` of vLLM 0.24 to 0.33. The protocol
-//! has no version of its own: the registration names the version of vLLM, and
+//! Source: `vllm/v1/engine/__init__.py`, `core.py` and `utils.py` of vLLM 0.24 to 0.33. The
+//! protocol has no version of its own: the registration names the version of vLLM, and
 //! [`versions`](super::versions) the places of an output's fields.
 
 use std::{collections::BTreeMap, fmt};
@@ -344,9 +344,10 @@ mod tests {
         CoreVersion::of(&format!("0.{minor}.0")).expect("a row")
     }
 
-    /// Recorded by `cargo xtask servers`: a prompt of three ids, and three tokens.
+    /// Recorded by `cargo xtask servers`: a prompt of three ids, and three tokens. vLLM 0.33 has no
+    /// build for the CPU.
     #[test]
-    fn the_recorded_bytes_of_each_version_that_has_run_are_read_by_its_row() {
+    fn the_recorded_bytes_of_each_version_are_read_by_its_row() {
         let recorded = include_str!("tests/recorded.txt");
         let mut versions = Vec::new();
         let lines: Vec<&str> = recorded.lines().collect();
@@ -366,9 +367,7 @@ mod tests {
             assert_eq!(last.outputs, [output("1", 500, length, None)]);
             versions.push(version.minor);
         }
-        let ran = super::super::versions::VERSIONS.iter();
-        let ran = ran.filter(|v| v.record().has_run).map(|v| v.minor);
-        assert_eq!(versions, ran.collect::<Vec<_>>());
+        assert_eq!(versions, (24..=32).collect::<Vec<_>>());
     }
 
     /// An output of `fields` fields, with counts at `counts` and three NaNs.

@@ -22,9 +22,9 @@ fn a_core_that_cannot_be_used_is_refused_at_the_start() {
          --habit no-memory => the last error in it: torch.OutOfMemoryError: CUDA out of memory
          --habit never-ready => 1 of 1 cores load the model, 0 ready; the last line of its log
          --habit never-ready => see engine.vllm.ready_s
-         --habit no-output => 1 of 1 cores load the model, 1 ready, 0 of 1 output connections; the last line
+         --habit no-output => 1 of 1 cores load the model, 1 ready, 0 of 1 output connections
          --habit no-input => 1 of 1 cores load the model, 1 ready, no input connection of core 0
-         --habit no-registration => 1 ready, no registration of core 0, 0 of 1 output connections
+         --habit no-registration => 1 ready, no registration of core 0, 0 of 1 output
          --habit other-identity => a peer of its input was dropped: its identity [9, 9] is none
          --model-len 2 => its context has 2 tokens (max_model_len), and 3 are needed";
     let mut last = ("", String::new());
