@@ -360,8 +360,9 @@ class Runs:
                 time.sleep(5)
                 self.signal(pid, signal.SIGCONT)
             cells.append(self.figures("stopped", self.offline("stopped", during=stop)))
-            kill = lambda: self.signal(pid, signal.SIGKILL)
-            for name, samples, during in (("bad", "bad", lambda: None), ("killed", "good", kill)):
+            faults = (("refused", "bad", lambda: None),
+                      ("killed", "good", lambda: self.signal(pid, signal.SIGKILL)))
+            for name, samples, during in faults:
                 code, summary = self.offline(name, samples, during)
                 reason = summary.get("exit", {}).get("reason")
                 print(f"{self.name}: {name}: exit code {code}: {reason}", flush=True)

@@ -46,7 +46,7 @@ const fn row(minor: u32, fields: usize, counts: usize, grade: Grade) -> CoreVers
 pub(super) const VERSIONS: [CoreVersion; 10] = [
     row(24, 13, 10, Ran),
     row(25, 13, 10, Read),
-    row(26, 14, 11, Ran),
+    row(26, 14, 11, Read),
     row(27, 14, 11, Read),
     row(28, 16, 11, Ran),
     row(29, 17, 11, Read),
