@@ -71,11 +71,18 @@ impl LlmServer {
         let body = Bytes::from(body.map_err(|e| Trouble::Garbled(e.to_string()))?);
         // A whole answer comes after all its tokens.
         let config = &self.ask.config;
-        let after = if is_whole { config.ready() } else { config.first_token() };
+        let after = if is_whole {
+            config.ready()
+        } else {
+            config.first_token()
+        };
         let (mut answer, asked) = self.begin(&body, after, &mut sink, patience).await?;
         let (stream, account) = (&mut answer.body, &mut account);
         let last = match is_whole {
-            true => self.read_whole(stream, after, asked, account, &mut sink).await?,
+            true => {
+                self.read_whole(stream, after, asked, account, &mut sink)
+                    .await?
+            }
             false => self.read(stream, asked, account, &mut sink).await?,
         };
         let (cached, unsent) = (account.cached as u64, account.unsent as u64);
