@@ -20,7 +20,7 @@ use qdl::{
     rails::Score,
     serve::Arrival,
 };
-use record::{GpuRecord, PrefixCache};
+use record::{GpuRecord, PrefixCache, ServerVersion};
 
 use crate::{
     batch::Batch,
@@ -65,6 +65,12 @@ pub trait Engine: Send + Sync {
     /// State of the prefix cache, which reuses computed prompt prefixes. `None` if the engine has
     /// no prefix cache. Call after the engine's start: before, the state is unknown.
     fn prefix_cache(&self) -> Option<PrefixCache> {
+        None
+    }
+
+    /// Version of the server behind the engine. Call after the engine's start: before, and for
+    /// engines that do not ask, it is `None`.
+    fn server(&self) -> Option<ServerVersion> {
         None
     }
 

@@ -75,10 +75,10 @@ pub use error::{EngineError, Fault};
 pub(crate) use error::{catch_panic, one_line};
 #[cfg(feature = "testkit")]
 pub use llm_server::fuzz_server_events;
-pub use llm_server::{ModelFolder, VLLM_VERSIONS};
+pub use llm_server::{ModelFolder, has_vllm_run, newest_vllm};
 pub use search::trust;
 pub use size_counts::SizeCounts;
-pub use streaming::{Sequence, SequenceOutcome, SequenceSource, Streaming};
+pub use streaming::{Sequence, SequenceOutcome, SequenceSource, ServerCounts, Streaming};
 pub use table::{create, describe};
 pub use tokens::Tokens;
 

@@ -167,6 +167,7 @@ impl Pipelines {
             sum.batches += one.batches;
             sum.samples += one.samples;
             sum.server_busy += one.server_busy;
+            sum.nans += one.nans;
             sum.events.merge(&one.events);
         }
         sum

@@ -27,6 +27,19 @@ pub struct EngineInfo {
     /// Options of a request that the engine acts on.
     #[serde(default, skip_serializing_if = "OptionSet::is_empty")]
     pub options: OptionSet,
+    /// Version of the server behind the engine; `None` if the engine knows of none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<ServerVersion>,
+}
+
+/// Version of the server behind an engine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServerVersion {
+    /// Server and version, as in `vLLM 0.32`: at most [`MAX_ENGINE_NAME`] bytes.
+    pub version: String,
+    /// True if the engine's developers have run the engine with this version.
+    pub has_run: bool,
 }
 
 /// Whether an engine reuses computed prefixes for later prompts. The Network division forbids it.

@@ -51,7 +51,7 @@ pub use configurations::flat;
 pub use correctness::{Accuracy, Verified};
 pub use engine::{
     CacheState, Content, EngineInfo, MAX_CACHE_WORDS, MAX_CONTENT_NAME, MAX_ENGINE_NAME,
-    PrefixCache,
+    PrefixCache, ServerVersion,
 };
 pub use error::FileError;
 pub use fabric::FabricCounts;

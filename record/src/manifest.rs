@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{NodeFacts, PrefixCache};
+use super::{NodeFacts, PrefixCache, ServerVersion};
 
 /// Name of the manifest's file.
 pub const MANIFEST: &str = "run.json";
@@ -54,6 +54,8 @@ pub struct Manifest {
     pub accelerators: Vec<NodeRecord>,
     /// State of each engine's prefix cache, by node, for engines that can have one.
     pub prefix_caches: BTreeMap<String, PrefixCache>,
+    /// Version of the server behind each engine, by node, for engines that know it.
+    pub servers: BTreeMap<String, ServerVersion>,
     /// Number of values that look like keys, masked in the command, the reason and the copies.
     pub masked: usize,
     /// Nodes without a description, with the reason.

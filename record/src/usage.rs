@@ -59,7 +59,7 @@ impl NicWaits {
 }
 
 /// An engine behind a batcher: all 0 if the NIC thread answers. An engine that batches by itself
-/// has `events`, and `server_busy` if a server is behind it.
+/// has `events`, and `server_busy` and `nans` if a server is behind it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EngineUse {
@@ -75,6 +75,8 @@ pub struct EngineUse {
     pub samples: u64,
     /// Requests that the engine's server refused for a while: too many (429), or unavailable (503).
     pub server_busy: u64,
+    /// NaNs in the logits of the server's tokens, if the server counts them.
+    pub nans: u64,
     /// Events that brought tokens of an answer to the node, by their number of tokens: steps of the
     /// engine, or messages of the server behind it.
     pub events: BatchSizes,
@@ -135,7 +137,7 @@ impl NodeUse {
             nics: counts_since!(self.nics, nics: worked_us sleeps),
             engine: EngineUse {
                 events: e.events.clone().since(&b.events),
-                ..counts_since!(e, b: busy_us batches samples server_busy)
+                ..counts_since!(e, b: busy_us batches samples server_busy nans)
             },
             ..clocks
         }

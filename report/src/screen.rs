@@ -12,7 +12,7 @@ use crate::{
     terminal,
     text::{
         Page, RED, YELLOW, grouped, rate, refusal, time_us, with_busy, with_events, with_losses,
-        with_refusals,
+        with_nans, with_refusals,
     },
 };
 
@@ -49,6 +49,7 @@ fn summary(run: &RunFolder) -> Page {
         with_losses(&system.losses),
         failed,
         with_busy(&system.accelerators),
+        with_nans(&system.accelerators),
     ];
     page.list(
         word,

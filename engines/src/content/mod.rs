@@ -54,6 +54,7 @@ impl Hashed {
             content: self.content.clone(),
             prefix_cache: engine.prefix_cache(),
             options: (engine.streaming()).map_or(OptionSet::NONE, Streaming::options),
+            server: engine.server(),
         }
     }
 }

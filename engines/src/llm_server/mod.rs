@@ -29,18 +29,18 @@ use std::{
 };
 
 use qdl::{model::ModelSpec, wire::Standing};
-use record::{CacheState, OptionSet, PrefixCache};
+use record::{CacheState, OptionSet, PrefixCache, ServerVersion};
 
 use super::{
     Engine, EngineError, Streaming,
     config::{AnswerSource, EngineKind},
     entry::EngineEntry,
-    streaming::{OnFatal, SequenceSource},
+    streaming::{OnFatal, SequenceSource, ServerCounts},
 };
 #[cfg(feature = "testkit")]
 pub use http::fuzz_server_events;
 use process::ServerProcess;
-pub use vllm::{ModelFolder, VLLM_VERSIONS};
+pub use vllm::{ModelFolder, has_vllm_run, newest_vllm};
 
 /// The engine `http`.
 pub type Http = ServerEngine<http::HttpTransport>;
@@ -132,9 +132,9 @@ pub trait Transport: Send + Sync {
         Standing::Takes
     }
 
-    /// See [`Streaming::server_busy`].
-    fn server_busy(&self) -> u64 {
-        0
+    /// See [`Streaming::server_counts`].
+    fn server_counts(&self) -> ServerCounts {
+        ServerCounts::default()
     }
 }
 
@@ -143,6 +143,8 @@ pub struct ServerStart {
     /// Limit of concurrent sequences, and the reason.
     in_flight: (usize, String),
     cache: PrefixCache,
+    /// `None` if the server does not say it.
+    version: Option<ServerVersion>,
     /// Warnings for the operator, one sentence each.
     warnings: Vec<String>,
 }
@@ -201,6 +203,10 @@ impl<T: Transport> Engine for ServerEngine<T> {
         }))
     }
 
+    fn server(&self) -> Option<ServerVersion> {
+        self.started.get()?.version.clone()
+    }
+
     fn streaming(&self) -> Option<&dyn Streaming> {
         Some(self)
     }
@@ -233,8 +239,8 @@ impl<T: Transport> Streaming for ServerEngine<T> {
         self.transport.standing()
     }
 
-    fn server_busy(&self) -> u64 {
-        self.transport.server_busy()
+    fn server_counts(&self) -> ServerCounts {
+        self.transport.server_counts()
     }
 
     fn wake(&self, source: &dyn SequenceSource) {

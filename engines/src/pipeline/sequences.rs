@@ -128,9 +128,12 @@ impl Sequences {
     }
 
     pub fn used(&self) -> EngineUse {
+        let engine = self.inner.intake.engine.streaming();
+        let server = engine.map(Streaming::server_counts).unwrap_or_default();
         EngineUse {
             events: self.inner.events.sizes(),
-            server_busy: (self.inner.intake.engine.streaming()).map_or(0, Streaming::server_busy),
+            server_busy: server.busy,
+            nans: server.nans,
             ..EngineUse::default()
         }
     }

@@ -53,10 +53,9 @@ pub trait Streaming: Send + Sync {
         Standing::Takes
     }
 
-    /// Number of requests since the start that the engine's server refused as too many (429) or
-    /// unavailable (503), and that were sent again.
-    fn server_busy(&self) -> u64 {
-        0
+    /// Counts of the engine's server since the start.
+    fn server_counts(&self) -> ServerCounts {
+        ServerCounts::default()
     }
 
     /// Options of a request that the engine acts on. The pipeline refuses a sample that needs
@@ -74,6 +73,16 @@ pub trait Streaming: Send + Sync {
     /// Drops the engine's sequences and ends its threads, within `timeout`. The pipeline calls this
     /// once.
     fn stop(&self, timeout: Duration);
+}
+
+/// Counts of the server behind an engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerCounts {
+    /// Requests that the server refused as too many (429) or unavailable (503), and that were sent
+    /// again.
+    pub busy: u64,
+    /// NaNs in the logits of tokens.
+    pub nans: u64,
 }
 
 /// The samples that wait for an engine that batches by itself.

@@ -135,6 +135,11 @@ impl Sequence {
         self.room as usize / TOKEN_BYTES
     }
 
+    /// True if the frontend wants tokens before the answer is complete.
+    pub fn needs_parts(&self) -> bool {
+        self.stream != Stream::None
+    }
+
     /// False once the connection is gone, or the frontend has cancelled the sample: drop the
     /// sequence then. Engines check this every step.
     pub fn is_wanted(&self) -> bool {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use frontend_config::FrontendFile;
 use loadgen_bridge::QuerySampleLibrary;
-use record::{EngineInfo, Manifest, PrefixCache, SettingRecord};
+use record::{EngineInfo, Manifest, PrefixCache, ServerVersion, SettingRecord};
 use submission::{
     Name,
     guard::{self, PlannedRun, Refusal, RunConfigs},
@@ -104,6 +104,14 @@ pub fn prefix_caches(engines: &[(String, EngineInfo)]) -> BTreeMap<String, Prefi
     let known = engines.iter();
     known
         .filter_map(|(node, e)| Some((node.clone(), e.prefix_cache.clone()?)))
+        .collect()
+}
+
+/// Versions of the servers behind the engines, by node.
+pub fn servers(engines: &[(String, EngineInfo)]) -> BTreeMap<String, ServerVersion> {
+    let known = engines.iter();
+    known
+        .filter_map(|(node, e)| Some((node.clone(), e.server.clone()?)))
         .collect()
 }
 

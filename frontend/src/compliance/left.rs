@@ -16,7 +16,7 @@ use crate::{
     backend::Backend,
     compliance::{
         describe,
-        guard::{Guard, prefix_caches},
+        guard::{Guard, prefix_caches, servers},
     },
     settings::{Settings, cli::Args},
 };
@@ -51,6 +51,7 @@ pub fn begin(
         fabric,
         fabric_notes: backend.link_notes(),
         prefix_caches: prefix_caches(&backend.engines()),
+        servers: servers(&backend.engines()),
         connections: backend.connections().len() as u64,
         frontend: record_of(&config.cluster.node, own),
         accelerators: peers

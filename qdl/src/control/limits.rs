@@ -54,7 +54,7 @@ pub(super) enum Limit {
 use Limit::{Free, Hash, List, Text, Words};
 
 /// Limits by message and field. An element of a list has the list's name.
-pub(super) const LIMITS: [(&str, Limit); 37] = [
+pub(super) const LIMITS: [(&str, Limit); 38] = [
     ("model.node", Words(1..=MAX_NODE)),
     ("model.spec.name", Words(1..=MAX_NAME)),
     ("model.spec.inputs", List(1..=MAX_INPUTS)),
@@ -66,6 +66,7 @@ pub(super) const LIMITS: [(&str, Limit); 37] = [
     ("model.engine.content.name", Words(1..=MAX_CONTENT_NAME)),
     ("model.engine.content.sha256", Hash(64)),
     ("model.engine.prefix_cache.how", Words(0..=MAX_CACHE_WORDS)),
+    ("model.engine.server.version", Words(1..=MAX_ENGINE_NAME)),
     ("model.facts.host", Words(0..=MAX_HOST)),
     ("model.facts.machine", Hash(32)),
     ("model.facts.boot", Hash(32)),

@@ -78,6 +78,7 @@ fn counts(run: &RunFolder) -> Part {
     let failed = r.system.refusals.iter().map(text::refusal);
     let failed: Vec<_> = failed
         .chain(text::with_busy(&r.system.accelerators))
+        .chain(text::with_nans(&r.system.accelerators))
         .collect();
     if !failed.is_empty() {
         put("Failed requests", Part::List(failed));

@@ -1,6 +1,6 @@
 //! Formats losses and refusals, one line each, and what the headline says beside the verdict.
 
-use record::{AcceleratorRecord, LossRecord, RefusalRecord, RunRecord, TokenTime};
+use record::{AcceleratorRecord, EngineUse, LossRecord, RefusalRecord, RunRecord, TokenTime};
 
 use view as text;
 
@@ -72,14 +72,23 @@ pub fn with_refusals(records: &[RefusalRecord], nth: [u64; 3]) -> Option<String>
 
 /// Requests that a server refused for a while, by accelerator. `None` if there were none.
 pub fn with_busy(accelerators: &[AcceleratorRecord]) -> Option<String> {
-    let busy = |a: &&AcceleratorRecord| a.used.engine.server_busy > 0;
-    let each = accelerators.iter().filter(busy).map(|a| {
-        let n = text::grouped(a.used.engine.server_busy);
-        format!("{}: {n}", a.node)
-    });
+    let which = each_above_zero(accelerators, |used| used.server_busy)?;
+    Some(format!("requests repeated for HTTP 429 or 503 ({which})"))
+}
+
+/// NaNs that a server reports, by accelerator. `None` if there were none.
+pub fn with_nans(accelerators: &[AcceleratorRecord]) -> Option<String> {
+    let which = each_above_zero(accelerators, |used| used.nans)?;
+    Some(format!("NaNs in the logits of answers ({which})"))
+}
+
+/// The count of each accelerator whose count is not 0.
+fn each_above_zero(all: &[AcceleratorRecord], count: fn(&EngineUse) -> u64) -> Option<String> {
+    let counts = all.iter().map(|a| (&a.node, count(&a.used.engine)));
+    let each = counts.filter(|(_, n)| *n > 0);
+    let each = each.map(|(node, n)| format!("{node}: {}", text::grouped(n)));
     let each: Vec<_> = each.collect();
-    let which = each.join(", ");
-    (!each.is_empty()).then(|| format!("requests repeated for HTTP 429 or 503 ({which})"))
+    (!each.is_empty()).then(|| each.join(", "))
 }
 
 /// Least mean number of tokens in an event of which the headline speaks.
@@ -123,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_busy_server_is_named_with_its_count() {
+    fn counts_of_a_server_are_named_with_its_accelerator() {
         let accelerator = |node: &str, server_busy| {
             let mut a = AcceleratorRecord {
                 node: node.to_owned(),
@@ -136,6 +145,11 @@ mod tests {
         let all = ["a", "b", "c"].map(|n| accelerator(n, u64::from(n != "b") * 1057));
         let words = "requests repeated for HTTP 429 or 503 (a: 1,057, c: 1,057)";
         assert_eq!(with_busy(&all).as_deref(), Some(words));
+        let mut all = all;
+        assert_eq!(with_nans(&all), None);
+        all[1].used.engine.nans = 5;
+        let words = "NaNs in the logits of answers (b: 5)";
+        assert_eq!(with_nans(&all).as_deref(), Some(words));
     }
 
     fn loss(node: &str, at_s: Option<f64>) -> LossRecord {

@@ -135,6 +135,7 @@ rules! {
     RECORD_OVERRIDE "record.override" "nothing but the target is set beside user.conf" => "remove it from the command line and the YAML";
     RECORD_SUMMARY "record.summary" "summary.json agrees with the logs, and its run would count" => "keep summary.json as the run wrote it";
     RECORD_YAML "record.yaml" "every node's configuration is kept, is the node's, and an accelerator's is the same in all runs of a result" => "keep the copies that the run made";
+    RECORD_SERVER "record.server" "each server's version has run with its engine" => "install a version of docs/llm-servers.md";
     RECORD_CACHE "record.prefix-cache" "no engine keeps prompts' beginnings for later prompts, and each says so" => "start the server without its prefix cache";
     RECORD_DESCRIBED "record.described" "every node of a run is described" => "`describe --name NODE` on the node, then qdl submit ... --node FILE";
     RECORD_NODE "record.node" "a node's description is its own, and has the NICs of its configuration" => "let the run bring each node's own description";

@@ -54,6 +54,10 @@ impl RunCheck<'_> {
             };
             self.say_record(RECORD_CACHE, format!("{node}'s {what}: {}", cache.how));
         }
+        for (node, server) in manifest.servers.iter().filter(|(_, s)| !s.has_run) {
+            let what = format!("{node}'s engine has not run with {}", server.version);
+            self.say_record(RECORD_SERVER, what);
+        }
         self.machines(manifest);
         self.builds(manifest);
     }

@@ -41,8 +41,8 @@ pub(super) enum IdList {
     /// more ids than its event counts, except in the last event: SGLang appends until it sends.
     NewOrAll,
     /// New ids. llama.cpp does not send an id that ends in the middle of a UTF-8 character: it
-    /// waits until the character is complete, and sends only the last id. The event's count shows
-    /// the gap.
+    /// waits until the character is complete, and sends only the last id, or none if the answer
+    /// ends there. The event's count shows the gap.
     NewWithGaps,
 }
 
@@ -229,9 +229,9 @@ fn llama_cpp(data: &str, so_far: usize) -> Result<AnswerEvent, Trouble> {
         other => Some(finish(other.unwrap_or("none"))?),
     };
     let sent = so_far + chunk.tokens.len();
-    let counted = chunk
-        .tokens_predicted
-        .filter(|_| !chunk.tokens.is_empty() && !chunk.stop);
+    // An answer that ends inside a character lacks its last ids.
+    let counted = chunk.tokens_predicted;
+    let counted = counted.filter(|_| !chunk.tokens.is_empty() || chunk.stop);
     Ok(AnswerEvent {
         unsent: counted.map(|all| all.saturating_sub(sent)),
         tokens: chunk.tokens,

@@ -1,12 +1,14 @@
 //! The dialects: how an answer is requested from each server, and what the server says of itself.
 //!
-//! | dialect | has run with | ids of an event | source |
-//! | --- | --- | --- | --- |
-//! | `vllm` | 0.24.0, 0.32 | new | vLLM's `entrypoints/openai/completion/protocol.py` |
-//! | `vllm_generate` | 0.24.0 | new | vLLM's `entrypoints/serve/disagg/{protocol,serving}.py` |
-//! | `sglang` | a script | new, or all so far | SGLang's `srt/managers/tokenizer_manager.py` |
-//! | `tensorrt_llm` | a script | new | TensorRT-LLM's `serve/openai_protocol.py` |
-//! | `llama_cpp` | a script | new, with gaps | llama.cpp's `tools/server/server-context.cpp` |
+//! `docs/llm-servers.md` has the versions that have run.
+//!
+//! | dialect | ids of an event | source |
+//! | --- | --- | --- |
+//! | `vllm` | new | vLLM's `entrypoints/openai/completion/protocol.py` |
+//! | `vllm_generate` | new | vLLM's `entrypoints/serve/disagg/{protocol,serving}.py` |
+//! | `sglang` | new, or all so far | SGLang's `srt/managers/tokenizer_manager.py` |
+//! | `tensorrt_llm` | new | TensorRT-LLM's `serve/openai_protocol.py` |
+//! | `llama_cpp` | new, with gaps | llama.cpp's `tools/server/server-context.cpp` |
 //!
 //! * **vLLM**: the headers arrive before the first token. If a prompt has an id outside the
 //!   vocabulary, the whole server ends. `/inference/v1/generate` needs `--enable-scale-out` in
@@ -124,6 +126,10 @@ pub(super) struct ServerFacts {
     pub context: Option<usize>,
     pub vocab: Option<usize>,
     pub prefix_cache: Option<bool>,
+    /// Most tokens of a prompt, where the context holds more.
+    pub max_prompt: Option<usize>,
+    /// Why the server would refuse the requests, and what to change.
+    pub refusal: Option<String>,
     /// Limit of concurrent sequences; further requests wait in the server's queue.
     pub at_once: Option<usize>,
     /// Further notes for the operator, one sentence each.
@@ -152,6 +158,8 @@ pub(super) struct Dialect {
     pub options: OptionSet,
     /// Which ids of an answer an event carries.
     pub ids: IdList,
+    /// Whether an answer without a stream has ids that its stream lacks.
+    pub is_whole_better: bool,
     /// Queries that the engine sends once the server is ready.
     pub questions: &'static [Question],
     /// Advice on turning the server's prefix cache off.
@@ -175,6 +183,7 @@ const VLLM: Dialect = Dialect {
     },
     options: OptionSet::ALL,
     ids: IdList::New,
+    is_whole_better: false,
     questions: &[
         MODELS,
         Question {
@@ -221,6 +230,7 @@ static DIALECTS: [Dialect; 5] = [
         // Only with `--enable-deterministic-inference` does it take seeds, by another name.
         options: OptionSet::ALL.without(OptionSet::of(&[RequestOption::Seed])),
         ids: IdList::NewOrAll,
+        is_whole_better: false,
         questions: &[
             MODELS,
             Question {
@@ -272,6 +282,7 @@ static DIALECTS: [Dialect; 5] = [
             RequestOption::StopIds,
         ])),
         ids: IdList::NewWithGaps,
+        is_whole_better: true,
         questions: &[
             MODELS,
             Question {
@@ -291,7 +302,8 @@ impl Dialect {
         found.unwrap_or(&DIALECTS[0])
     }
 
-    /// The body of a request. Writes the ids without a copy: a prompt may have 100,000 ids.
+    /// The body of a request, for a stream unless `is_whole`. Writes the ids without a copy: a
+    /// prompt may have 100,000 ids.
     /// Error: a parameter cannot be written as JSON.
     pub fn body(
         &self,
@@ -299,9 +311,14 @@ impl Dialect {
         prompt: &[u32],
         account: &Account,
         options: &RequestOptions,
+        is_whole: bool,
     ) -> serde_json::Result<Vec<u8>> {
         let params = ask.of_request(account, options);
-        let mut body = serde_json::to_vec(&(self.rest)(ask, &params))?;
+        let mut rest = (self.rest)(ask, &params);
+        if is_whole {
+            rest["stream"] = false.into();
+        }
+        let mut body = serde_json::to_vec(&rest)?;
         // Remove the closing brace after the other keys; every dialect has at least one key.
         body.pop();
         body.extend_from_slice(format!(",\"{}\":", self.prompt).as_bytes());
@@ -388,11 +405,13 @@ fn metrics(
 
 fn server_info(
     body: &str,
-    _ask: &AnswerParams,
+    ask: &AnswerParams,
     about: &mut ServerFacts,
 ) -> Result<(), serde_json::Error> {
     #[derive(Deserialize)]
     struct ServerInfo {
+        max_req_input_len: Option<usize>,
+        skip_tokenizer_init: Option<bool>,
         disable_radix_cache: Option<bool>,
         context_length: Option<usize>,
         incremental_streaming_output: Option<bool>,
@@ -403,6 +422,15 @@ fn server_info(
     about.prefix_cache = info.disable_radix_cache.map(|off| !off);
     about.context = about.context.or(info.context_length);
     about.at_once = info.max_running_requests;
+    // The scheduler refuses prompts of this length.
+    about.max_prompt = info.max_req_input_len.map(|len| len.saturating_sub(1));
+    if info.skip_tokenizer_init == Some(true) && ask.config.min_tokens > 0 {
+        about.refusal = Some(
+            "SGLang refuses min_new_tokens with --skip-tokenizer-init: start it without, or set \
+             engine.http.min_tokens: 0"
+                .to_owned(),
+        );
+    }
     if info.incremental_streaming_output.or(info.stream_output) == Some(false) {
         about.notes.push(
             "SGLang sends all ids of an answer with each of its tokens: start it with \
@@ -431,6 +459,11 @@ fn props(
     about.context = props.default_generation_settings.and_then(|s| s.n_ctx);
     about.prefix_cache = Some(false);
     about.at_once = props.total_slots;
+    about.notes.push(
+        "llama.cpp does not stream all ids of a character of several tokens: answers in Server, \
+         and in runs with token latencies, lack some; whole answers have all"
+            .to_owned(),
+    );
     if let Some(slots) = props.total_slots {
         about.notes.push(format!(
             "llama.cpp works on {slots} sequences at once, the rest waits in its queue: \
@@ -471,13 +504,13 @@ mod tests {
                     assert_eq!(dialect.kind, kind);
                     let (account, none) = (ask.limits.account(3, 64), RequestOptions::default());
                     let body = dialect
-                        .body(&ask, &[5, 6, 7], &account, &none)
+                        .body(&ask, &[5, 6, 7], &account, &none, false)
                         .expect("JSON");
                     let body: Value = serde_json::from_slice(&body).expect("JSON");
                     assert_eq!((dialect.path, &body), (path, &request), "{name}");
                     let account = other.limits.account(3, 64);
                     let body = dialect
-                        .body(&other, &[5, 6, 7], &account, &none)
+                        .body(&other, &[5, 6, 7], &account, &none, false)
                         .expect("JSON");
                     let body = String::from_utf8(body).expect("text");
                     // llama.cpp has neither a minimum nor stop ids.
@@ -491,7 +524,7 @@ mod tests {
                         top_k: Some(9),
                         ..RequestOptions::default()
                     };
-                    let body = dialect.body(&ask, &[5], &account, &options).expect("JSON");
+                    let body = dialect.body(&ask, &[5], &account, &options, false).expect("JSON");
                     let body = String::from_utf8(body).expect("text");
                     let seed = match name {
                         "llama_cpp" => "\"seed\":0",

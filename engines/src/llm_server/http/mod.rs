@@ -67,7 +67,7 @@ use super::{
 use crate::{
     EngineError, EngineParams,
     child::{Launch, room_for},
-    streaming::{OnFatal, SequenceSource},
+    streaming::{OnFatal, SequenceSource, ServerCounts},
 };
 
 /// Requests to a server over HTTP, one for each sequence.
@@ -176,6 +176,7 @@ impl Transport for HttpTransport {
         let start = ServerStart {
             in_flight,
             cache,
+            version: None,
             warnings,
         };
         Ok((start, (runtime, server)))
@@ -224,7 +225,8 @@ impl Transport for HttpTransport {
         self.standing.of_node()
     }
 
-    fn server_busy(&self) -> u64 {
-        self.counters.busy.load(Relaxed)
+    fn server_counts(&self) -> ServerCounts {
+        let busy = self.counters.busy.load(Relaxed);
+        ServerCounts { busy, nans: 0 }
     }
 }

@@ -84,7 +84,16 @@ pub(super) fn judge(
             "it serves `{has}` and no `{wants}`: see engine.http.model"
         ));
     }
+    if let Some(refusal) = about.refusal {
+        return Err(refusal);
+    }
     let (prompt, answer) = (ask.max_prompt, ask.limits.max_tokens);
+    if let Some(most) = about.max_prompt.filter(|most| prompt > *most) {
+        return Err(format!(
+            "it takes prompts of at most {most} tokens, and the longest sample has {prompt}: start \
+             it with a longer context"
+        ));
+    }
     let context = [about.context, ask.config.context]
         .into_iter()
         .flatten()

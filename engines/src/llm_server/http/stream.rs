@@ -8,7 +8,8 @@ use std::{
 };
 
 use bytes::Bytes;
-use hyper::body::Body;
+use http_body_util::{BodyExt, Limited};
+use hyper::body::{Body, Incoming};
 use qdl::request::RequestOptions;
 use record::CacheState;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -64,14 +65,29 @@ impl LlmServer {
         mut sink: Sink<'_>,
         patience: Duration,
     ) -> Result<(Tokens, OpenAnswer), Trouble> {
-        let none = RequestOptions::default();
+        // A stream is for parts.
+        let needs_parts = sink.as_ref().is_some_and(|s| s.needs_parts());
+        let is_whole = self.dialect.is_whole_better && !needs_parts;
+        let none = RequestOptions::NONE;
         let options = sink.as_ref().map_or(&none, |s| s.options());
-        let body = self.dialect.body(&self.ask, prompt, &account, options);
+        let body = (self.dialect).body(&self.ask, prompt, &account, options, is_whole);
         let body = Bytes::from(body.map_err(|e| Trouble::Garbled(e.to_string()))?);
-        let (mut answer, asked) = self.begin(&body, &mut sink, patience).await?;
-        let last = self
-            .read(&mut answer.body, asked, &mut account, &mut sink)
-            .await?;
+        // A whole answer comes after all its tokens.
+        let config = &self.ask.config;
+        let after = if is_whole {
+            config.ready()
+        } else {
+            config.first_token()
+        };
+        let (mut answer, asked) = self.begin(&body, after, &mut sink, patience).await?;
+        let (stream, account) = (&mut answer.body, &mut account);
+        let last = match is_whole {
+            true => {
+                self.read_whole(stream, after, asked, account, &mut sink)
+                    .await?
+            }
+            false => self.read(stream, asked, account, &mut sink).await?,
+        };
         let (cached, unsent) = (account.cached as u64, account.unsent as u64);
         self.counters.cached.fetch_add(cached, Relaxed);
         if self.counters.unsent.fetch_add(unsent, Relaxed) == 0 && unsent > 0 {
@@ -84,10 +100,12 @@ impl LlmServer {
         Ok((last, answer))
     }
 
-    /// Sends the request, again after a pause while the server is busy, until the headers arrive.
+    /// Sends the request, again after a pause while the server is busy, until the headers arrive,
+    /// within the time `after`.
     async fn begin(
         &self,
         body: &Bytes,
+        after: Duration,
         sink: &mut Sink<'_>,
         patience: Duration,
     ) -> Result<(OpenAnswer, RequestTime), Trouble> {
@@ -96,7 +114,6 @@ impl LlmServer {
         let mut busy = None;
         loop {
             let asked = self.request_time();
-            let after = self.ask.config.first_token();
             let request = self.client.post(self.dialect.path, body.clone());
             let late = || self.extend_deadline(0, after, asked);
             let (status, words, retry_after) =
@@ -159,8 +176,7 @@ impl LlmServer {
         B: Body<Data = Bytes> + Unpin,
         B::Error: std::error::Error + Send + Sync + 'static,
     {
-        let ids = self.ask.max_prompt + self.ask.limits.max_tokens;
-        let mut events = EventReader::new(body, EVENT + EVENT_ID * ids);
+        let mut events = EventReader::new(body, self.max_event());
         let (mut after, mut until) = (
             self.ask.config.first_token(),
             asked.at + self.ask.config.first_token(),
@@ -196,6 +212,38 @@ impl LlmServer {
                 sequence.push(&now)?;
             }
         }
+    }
+
+    /// Reads an answer without a stream; returns its tokens.
+    async fn read_whole(
+        &self,
+        body: &mut Incoming,
+        after: Duration,
+        asked: RequestTime,
+        account: &mut Account,
+        sink: &mut Sink<'_>,
+    ) -> Result<Tokens, Trouble> {
+        let body = Limited::new(body, self.max_event()).collect();
+        let late = || self.extend_deadline(0, after, asked);
+        let body = wait_while_wanted(sink, asked.at + after, late, body).await?;
+        let cut = |why: String| Trouble::Cut { tokens: 0, why };
+        let text = body.map_err(|e| cut(e.to_string()))?.to_bytes();
+        let text = std::str::from_utf8(&text).map_err(|e| Trouble::Garbled(e.to_string()))?;
+        let event = self.dialect.ids.read(text, 0)?;
+        let (tokens, is_end) = account.take(&self.ask.limits, event)?;
+        if !is_end {
+            return Err(Trouble::Garbled("its answer has no end".to_owned()));
+        }
+        if sink.is_some() {
+            self.counters.token();
+        }
+        self.counters.firsts.fetch_add(1, Relaxed);
+        Ok(tokens)
+    }
+
+    /// Size limit of an event, or of an answer without a stream, in bytes.
+    fn max_event(&self) -> usize {
+        EVENT + EVENT_ID * (self.ask.max_prompt + self.ask.limits.max_tokens)
     }
 
     /// Handles a stream that brought no token for the time `after`; returns a new deadline.

@@ -13,7 +13,11 @@ use std::{
     os::{fd::AsRawFd, unix::net::UnixStream},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::SeqCst, fence},
+        atomic::{
+            AtomicBool, AtomicU64,
+            Ordering::{Relaxed, SeqCst},
+            fence,
+        },
     },
     time::{Duration, Instant},
 };
@@ -23,6 +27,7 @@ use super::{
     messages::{
         ABORT, ADD, DEAD, Output, PromptCounts, Sampling, finish, put_abort, put_request, read_step,
     },
+    versions::CoreVersion,
     zmtp::Connection,
 };
 use crate::{
@@ -128,6 +133,7 @@ struct Slot {
 }
 
 pub(super) struct Driver {
+    version: &'static CoreVersion,
     limits: Limits,
     sampling: Sampling,
     /// Time limit between two tokens of a core that has sequences.
@@ -137,6 +143,7 @@ pub(super) struct Driver {
     source: Arc<dyn SequenceSource>,
     thread: Arc<EngineThread>,
     wake: Arc<Wake>,
+    nans: Arc<AtomicU64>,
     slots: Vec<Slot>,
     free: Vec<usize>,
     polled: Vec<libc::pollfd>,
@@ -152,8 +159,10 @@ impl Driver {
         connected: Connected,
         source: Arc<dyn SequenceSource>,
         (thread, wake): (Arc<EngineThread>, Arc<Wake>),
+        nans: Arc<AtomicU64>,
     ) -> Self {
         Driver {
+            version: connected.version,
             limits,
             sampling,
             step,
@@ -162,6 +171,7 @@ impl Driver {
             source,
             thread,
             wake,
+            nans,
             slots: Vec::new(),
             free: Vec::new(),
             polled: Vec::new(),
@@ -324,7 +334,7 @@ impl Driver {
             if message == DEAD {
                 return Err("it reports ENGINE_CORE_DEAD".to_owned());
             }
-            let step = read_step(message).ok_or("its output is not understood")?;
+            let step = read_step(message, self.version)?;
             let core = step.core;
             let tokens = step.outputs.iter().any(|output| !output.tokens.is_empty());
             for output in step.outputs {
@@ -355,6 +365,9 @@ impl Driver {
             // An answer under way when its request was aborted.
             return Ok(());
         };
+        if output.nans > 0 && self.nans.fetch_add(output.nans, Relaxed) == 0 {
+            tracing::warn!("vLLM's engine core: NaNs in the logits of an answer");
+        }
         let mut active = active;
         let before = active.outstanding();
         let progress = check(&mut active.account, &self.limits, output)?;

@@ -7,13 +7,12 @@ use std::{
     os::unix::net::UnixListener,
 };
 
-use crate::config::VllmConfig;
 use disk::Temporary;
 use socket2::Socket;
 
 use super::{
     messages::{self, Registration, Status, read},
-    versions,
+    versions::CoreVersion,
     zmtp::{Connection, MAX_FRAME},
 };
 
@@ -81,6 +80,7 @@ pub struct Connected {
     pub(super) outputs: Vec<Connection>,
     /// Of the first core; all cores have one model and one version.
     pub(super) registration: Registration,
+    pub(super) version: &'static CoreVersion,
 }
 
 /// A peer of the handshake's port.
@@ -91,7 +91,6 @@ struct Peer {
 }
 
 pub(super) struct Handshake<'a> {
-    config: &'a VllmConfig,
     listeners: &'a Listeners,
     peers: Vec<Peer>,
     /// Peers of the other two sockets that have not finished the handshake of ZMTP.
@@ -106,10 +105,9 @@ pub(super) struct Handshake<'a> {
 }
 
 impl<'a> Handshake<'a> {
-    pub fn new(config: &'a VllmConfig, listeners: &'a Listeners) -> Self {
-        let cores = config.data_parallel;
+    /// The handshake with `cores` cores.
+    pub fn new(cores: usize, listeners: &'a Listeners) -> Self {
         Handshake {
-            config,
             listeners,
             peers: Vec::new(),
             arriving: Default::default(),
@@ -128,16 +126,22 @@ impl<'a> Handshake<'a> {
         let count = |of: &mut dyn Iterator<Item = bool>| of.filter(|b| *b).count();
         let greeted = count(&mut self.greeted.iter().copied());
         let ready = count(&mut self.ready.iter().copied());
-        let registered = count(&mut self.registrations.iter().map(Option::is_some));
         let mut words = match greeted {
             0 => "no core has connected".to_owned(),
             _ => format!("{greeted} of {cores} cores load the model, {ready} ready"),
         };
         if ready > 0 {
-            for (n, what) in [(registered, "registered"), (self.outputs.len(), "outputs")] {
-                if n < cores {
-                    words += &format!(", {n} of {cores} {what}");
+            for (core, registration) in self.registrations.iter().enumerate() {
+                match (&self.inputs[core], registration) {
+                    (None, _) => words += &format!(", no input connection of core {core}"),
+                    (_, None) => words += &format!(", no registration of core {core}"),
+                    _ => {}
                 }
+            }
+            // A connection for outputs does not say whose it is.
+            let outputs = self.outputs.len();
+            if outputs < cores {
+                words += &format!(", {outputs} of {cores} output connections");
             }
         }
         if let Some(dropped) = &self.dropped {
@@ -167,6 +171,9 @@ impl<'a> Handshake<'a> {
             match core.shake() {
                 Ok(false) => self.arriving[0].push(core),
                 Ok(true) => match self.index(&core.identity) {
+                    Some(index) if self.inputs[index].is_some() => {
+                        self.drop_peer("input", &format!("core {index} has one already"));
+                    }
                     Some(index) => self.inputs[index] = Some(core),
                     None => self.drop_peer("input", &self.unknown(&core.identity)),
                 },
@@ -224,14 +231,24 @@ impl<'a> Handshake<'a> {
         let unix = |listener: &UnixListener, own: &str, wanted| {
             let streams = std::iter::from_fn(|| listener.accept().ok()).take(AT_ONCE);
             let begun = streams.map(|(s, _)| Connection::begin(Socket::from(s), own, wanted));
-            begun.flatten().collect::<Vec<_>>()
+            begun.collect::<Vec<_>>()
         };
         let inputs = unix(&self.listeners.input, "ROUTER", "DEALER");
         let outputs = unix(&self.listeners.output, "PULL", "PUSH");
-        for (arriving, new) in self.arriving.iter_mut().zip([inputs, outputs]) {
-            arriving.extend(new);
-            let old = arriving.len().saturating_sub(most);
-            arriving.drain(..old);
+        for (i, (of, new)) in [("input", inputs), ("output", outputs)]
+            .into_iter()
+            .enumerate()
+        {
+            for connection in new {
+                match connection {
+                    Ok(connection) => self.arriving[i].push(connection),
+                    Err(e) => self.drop_peer(of, &e.to_string()),
+                }
+            }
+            while self.arriving[i].len() > most {
+                self.arriving[i].remove(0);
+                self.drop_peer(of, "too many peers");
+            }
         }
     }
 
@@ -289,7 +306,7 @@ impl<'a> Handshake<'a> {
         };
         let registration: Option<Registration> = read(message);
         let registration = registration.ok_or("its registration is not understood")?;
-        check(&registration, self.config.any_version)?;
+        check(&registration)?;
         self.registrations[index] = Some(registration);
         Ok(())
     }
@@ -297,7 +314,9 @@ impl<'a> Handshake<'a> {
     pub fn finish(self) -> Result<Connected, String> {
         let registration = self.registrations.into_iter().flatten().next();
         let registration = registration.ok_or("no core has registered")?;
+        let version = CoreVersion::of(&registration.vllm_version)?;
         Ok(Connected {
+            version,
             inputs: self.inputs.into_iter().flatten().collect(),
             outputs: self.outputs,
             registration,
@@ -305,8 +324,8 @@ impl<'a> Handshake<'a> {
     }
 }
 
-fn check(registration: &Registration, any_version: bool) -> Result<(), String> {
-    versions::check(&registration.vllm_version, any_version)?;
+fn check(registration: &Registration) -> Result<(), String> {
+    CoreVersion::of(&registration.vllm_version)?;
     let context = registration.max_model_len;
     if context < MIN_CONTEXT {
         return Err(format!(

@@ -94,11 +94,9 @@ pub struct VllmConfig {
     /// Maximum seconds from the start until the core is ready; default 600.
     #[garde(custom(within(1..=MAX_S)))]
     pub ready_s: u64 = 600,
-    /// Seconds that the core has to end before it is killed; default 10.
+    /// Seconds that the core has to end before it is killed; default 20.
     #[garde(custom(within(1..=MAX_S)))]
-    pub stop_s: u64 = 10,
-    /// `true`: accepts a version of vLLM that this engine has not run with; default false.
-    pub any_version: bool,
+    pub stop_s: u64 = 20,
 }
 }
 

@@ -1,17 +1,18 @@
 //! The messages between vLLM's engine core and its front end, which is this engine: MessagePack.
 //!
-//! Source: `vllm/v1/engine/__init__.py`, `core.py` and `utils.py` of vLLM 0.22 to 0.33. Positions
-//! in arrays are those that all these versions share. The protocol has no version of its own; the
-//! registration names the version of vLLM.
+//! Source: `vllm/v1/engine/__init__.py`, `core.py` and `utils.py` of vLLM 0.24 to 0.33. The
+//! protocol has no version of its own: the registration names the version of vLLM, and
+//! [`versions`](super::versions) the places of an output's fields.
 
 use std::{collections::BTreeMap, fmt};
 
+use super::versions::CoreVersion;
 use crate::llm_server::account::{Account, Tokens, signed};
 use qdl::request::RequestOptions;
 use rmp_serde::{Serializer, from_slice, to_vec_named};
 use serde::{
     Deserialize, Deserializer, Serialize,
-    de::{self, IgnoredAny, SeqAccess, Visitor},
+    de::{self, DeserializeSeed, IgnoredAny, SeqAccess, Visitor},
 };
 
 /// Types of messages to the core: the first frame.
@@ -158,7 +159,9 @@ pub(super) struct Output<'a> {
     pub finish: Option<u64>,
     /// Tokens of the prompt; with the first token.
     pub prompt: Option<PromptCounts>,
-    /// The core's message on an error, from vLLM 0.33 on.
+    /// NaNs in the logits of this output's tokens; 0 unless the core looks for them.
+    pub nans: u64,
+    /// The core's message on an error, in versions that send it.
     pub error: Option<&'a str>,
 }
 
@@ -169,96 +172,131 @@ pub(super) struct PromptCounts {
     pub num_cached_tokens: u64,
 }
 
-/// A field of an output whose position depends on the version.
 #[derive(Deserialize)]
-#[serde(untagged)]
-enum VersionField<'a> {
-    Counts(PromptCounts),
-    Error(&'a str),
-    /// The form of 0.33: `{code, message, retryable}`.
-    ErrorMap {
-        message: &'a str,
-    },
-    Other(IgnoredAny),
+struct RequestError<'a> {
+    message: &'a str,
 }
 
-/// Reads the outputs of a step; `None` if the message is malformed.
-pub(super) fn read_step(message: &[u8]) -> Option<Step<'_>> {
-    from_slice(message).ok()
+/// Reads the outputs of a step of a core of `version`.
+/// Error text: the message is malformed, or an output has another number of fields.
+pub(super) fn read_step<'a>(message: &'a [u8], version: &CoreVersion) -> Result<Step<'a>, String> {
+    let mut input = rmp_serde::Deserializer::from_read_ref(message);
+    let step = StepOf(version).deserialize(&mut input);
+    step.map_err(|e| format!("its output is not understood: {e}"))
 }
 
 fn field<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(seq: &mut A) -> Result<T, A::Error> {
     let next = seq.next_element()?;
-    next.ok_or_else(|| de::Error::custom("too few fields"))
+    next.ok_or_else(too_few)
+}
+
+fn too_few<E: de::Error>() -> E {
+    E::custom("too few fields")
 }
 
 fn skip<'de, A: SeqAccess<'de>>(seq: &mut A, fields: usize) -> Result<(), A::Error> {
     (0..fields).try_for_each(|_| field::<IgnoredAny, A>(seq).map(|_| ()))
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Step<'a> {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        struct Fields;
-        impl<'de> Visitor<'de> for Fields {
-            type Value = Step<'de>;
+/// Reads an array of a version's messages with the method of [`ReadFields`].
+macro_rules! reads_array {
+    ($name:ident, $output:ty) => {
+        #[derive(Clone, Copy)]
+        struct $name<'v>(&'v CoreVersion);
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("outputs of a step")
-            }
+        impl<'de> DeserializeSeed<'de> for $name<'_> {
+            type Value = $output;
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Step<'de>, A::Error> {
-                let (core, outputs) = (field(&mut seq)?, field(&mut seq)?);
-                while seq.next_element::<IgnoredAny>()?.is_some() {}
-                Ok(Step { core, outputs })
+            fn deserialize<D: Deserializer<'de>>(self, d: D) -> Result<$output, D::Error> {
+                d.deserialize_seq(self)
             }
         }
-        d.deserialize_seq(Fields)
+
+        impl<'de> Visitor<'de> for $name<'_> {
+            type Value = $output;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an array")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<$output, A::Error> {
+                self.read(&mut seq)
+            }
+        }
+    };
+}
+
+reads_array!(StepOf, Step<'de>);
+reads_array!(OutputsOf, Vec<Output<'de>>);
+reads_array!(OutputOf, Output<'de>);
+
+impl StepOf<'_> {
+    fn read<'de, A: SeqAccess<'de>>(self, seq: &mut A) -> Result<Step<'de>, A::Error> {
+        let core = field(seq)?;
+        let outputs = seq.next_element_seed(OutputsOf(self.0))?;
+        let outputs = outputs.ok_or_else(too_few)?;
+        while seq.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Step { core, outputs })
     }
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Output<'a> {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        struct Fields;
-        impl<'de> Visitor<'de> for Fields {
-            type Value = Output<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an output")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Output<'de>, A::Error> {
-                let (id, tokens) = (field(&mut seq)?, field(&mut seq)?);
-                // Log probabilities of tokens and prompt; pooling.
-                skip(&mut seq, 3)?;
-                let finish = field(&mut seq)?;
-                // The stop id, events, parameters of a transfer.
-                skip(&mut seq, 3)?;
-                let (mut prompt, mut error) = (None, None);
-                while let Some(next) = seq.next_element::<Option<VersionField<'de>>>()? {
-                    match next {
-                        Some(VersionField::Counts(counts)) => prompt = Some(counts),
-                        Some(
-                            VersionField::Error(words) | VersionField::ErrorMap { message: words },
-                        ) => error = Some(words),
-                        Some(VersionField::Other(_)) | None => {}
-                    }
-                }
-                Ok(Output {
-                    id,
-                    tokens,
-                    finish,
-                    prompt,
-                    error,
-                })
-            }
+impl OutputsOf<'_> {
+    fn read<'de, A: SeqAccess<'de>>(self, seq: &mut A) -> Result<Vec<Output<'de>>, A::Error> {
+        let mut outputs = Vec::new();
+        while let Some(output) = seq.next_element_seed(OutputOf(self.0))? {
+            outputs.push(output);
         }
-        d.deserialize_seq(Fields)
+        Ok(outputs)
+    }
+}
+
+impl OutputOf<'_> {
+    fn read<'de, A: SeqAccess<'de>>(self, seq: &mut A) -> Result<Output<'de>, A::Error> {
+        let CoreVersion {
+            minor,
+            fields,
+            counts,
+            error,
+            ..
+        } = *self.0;
+        if let Some(came) = seq.size_hint().filter(|came| *came != fields) {
+            return Err(de::Error::custom(format!(
+                "it answers with {came} fields, 0.{minor} has {fields}: install another version \
+                 of vLLM, or use engine `http`"
+            )));
+        }
+        let (id, tokens) = (field(seq)?, field(seq)?);
+        // Log probabilities of tokens and prompt; pooling.
+        skip(seq, 3)?;
+        let finish = field(seq)?;
+        // From the stop id to the fields whose places depend on the version.
+        skip(seq, counts - 6)?;
+        let prompt = field(seq)?;
+        // Routed experts.
+        skip(seq, 1)?;
+        let nans = field(seq)?;
+        let (mut words, mut next) = (None, counts + 3);
+        if let Some(error) = error {
+            skip(seq, error - next)?;
+            words = field::<Option<RequestError<'_>>, A>(seq)?;
+            next = error + 1;
+        }
+        skip(seq, fields - next)?;
+        Ok(Output {
+            id,
+            tokens,
+            finish,
+            prompt,
+            nans,
+            error: words.map(|error| error.message),
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use serde_json::json;
 
     use super::*;
     use crate::llm_server::account::Limits;
@@ -300,7 +338,7 @@ mod tests {
                 num_prompt_tokens,
                 num_cached_tokens: 0,
             }),
-            error: None,
+            ..Output::default()
         }
     }
 
@@ -322,59 +360,79 @@ mod tests {
             output("f2", 6702, length, None),
         ];
         for (message, outputs) in [(FIRST, vec![first]), (LAST, last.to_vec())] {
-            assert_eq!(read_step(&bytes(message)), Some(Step { core: 0, outputs }));
+            let step = Step { core: 0, outputs };
+            assert_eq!(read_step(&bytes(message), version(24)), Ok(step));
         }
         let error = bytes(ERROR);
-        let step = read_step(&error).expect("a step");
+        let step = read_step(&error, version(33)).expect("a step");
         let of_it = &step.outputs[0];
         let words = (of_it.finish, of_it.error);
         assert_eq!(words, (Some(finish::ERROR), Some("prompt too long")));
     }
 
-    /// Later versions have more fields: counts move from place 10 to 11, an error comes last.
+    fn version(minor: u32) -> &'static CoreVersion {
+        CoreVersion::of(&format!("0.{minor}.0")).expect("a row")
+    }
+
+    /// Recorded by `cargo xtask servers`: a prompt of three ids, and three tokens. vLLM 0.33 has no
+    /// build for the CPU.
     #[test]
-    fn fields_of_later_versions_are_found_or_skipped() {
-        let counts = PromptCounts {
-            num_prompt_tokens: 9,
-            num_cached_tokens: 4,
-        };
-        let map = BTreeMap::from([("num_prompt_tokens", 9), ("num_cached_tokens", 4), ("n", 1)]);
-        let (more, reason, error) = (((), ()), 3, "no room");
-        let output = (
-            "a",
-            [5, 6],
-            (),
-            (),
-            (),
-            reason,
-            (),
-            more,
-            (),
-            7,
-            true,
-            map,
-            0.5,
-            error,
-        );
-        let message = rmp_serde::to_vec(&(1, [&output], (), 1.5)).expect("written");
-        let expected = Output {
-            id: "a",
-            tokens: [5, 6].into_iter().collect(),
-            finish: Some(finish::ERROR),
-            prompt: Some(counts),
-            error: Some("no room"),
-        };
-        let step = Step {
-            core: 1,
-            outputs: vec![expected],
-        };
-        assert_eq!(read_step(&message), Some(step));
-        for end in 0..message.len() {
-            assert_eq!(read_step(&message[..end]), None, "{end}");
+    fn the_recorded_bytes_of_each_version_are_read_by_its_row() {
+        let recorded = include_str!("tests/recorded.txt");
+        let mut versions = Vec::new();
+        let lines: Vec<&str> = recorded.lines().collect();
+        for lines in lines.chunks(3) {
+            let word = |i: usize, name: &str| {
+                let line: &str = lines[i];
+                bytes(line.strip_prefix(name).expect(name).trim())
+            };
+            let registration: Registration = read(&word(0, "registration")).expect("one");
+            let version = CoreVersion::of(&registration.vllm_version).expect("a row");
+            assert_eq!(registration.max_model_len, 256);
+            let (first, last) = (word(1, "first"), word(2, "last"));
+            let [first, last] = [&first, &last].map(|m| read_step(m, version).expect("a step"));
+            let prompt = Some(3);
+            assert_eq!(first.outputs, [output("1", 960, None, prompt)]);
+            let length = Some(finish::LENGTH);
+            assert_eq!(last.outputs, [output("1", 500, length, None)]);
+            versions.push(version.minor);
         }
-        // Fewer fields than all versions have.
-        let short = rmp_serde::to_vec(&(1, [("a", [5], (), (), (), 3)])).expect("written");
-        assert_eq!(read_step(&short), None);
+        assert_eq!(versions, (24..=32).collect::<Vec<_>>());
+    }
+
+    /// An output of `fields` fields, with counts at `counts` and three NaNs.
+    fn step_of(fields: usize, counts: usize) -> Vec<u8> {
+        let mut output = vec![json!(null); fields];
+        (output[0], output[1], output[5]) = (json!("a"), json!([5, 6]), json!(3));
+        output[counts] = json!({"num_prompt_tokens": 9, "num_cached_tokens": 4, "n": 1});
+        output[counts + 2] = json!(3);
+        rmp_serde::to_vec(&(1, [output], (), 1.5)).expect("written")
+    }
+
+    #[test]
+    fn each_version_has_its_places_and_another_number_of_fields_is_an_error() {
+        for version in &super::super::versions::VERSIONS {
+            let (fields, counts) = (version.fields, version.counts);
+            let message = step_of(fields, counts);
+            let step = read_step(&message, version).expect("a step");
+            let of_it = &step.outputs[0];
+            let found = of_it
+                .prompt
+                .map(|p| (p.num_prompt_tokens, p.num_cached_tokens));
+            assert_eq!((step.core, found, of_it.nans), (1, Some((9, 4)), 3));
+            assert_eq!((of_it.finish, of_it.error), (Some(finish::ERROR), None));
+            for end in 0..message.len() {
+                assert!(read_step(&message[..end], version).is_err(), "{end}");
+            }
+            let other = step_of(fields + 1, counts);
+            let why = read_step(&other, version).expect_err("another version's");
+            let minor = version.minor;
+            let words = format!(
+                "it answers with {} fields, 0.{minor} has {fields}",
+                fields + 1
+            );
+            assert!(why.contains(&words), "{why}");
+        }
     }
 
     #[test]
@@ -438,9 +496,9 @@ mod tests {
     proptest! {
         #[test]
         fn no_bytes_cause_a_panic(mut message in prop::collection::vec(any::<u8>(), 0..100)) {
-            let _ = read_step(&message);
-            message.splice(..0, [0x92, 0, 0x91, 0x9d, 0xa1, b'a']);
-            let _ = read_step(&message);
+            let _ = read_step(&message, version(33));
+            message.splice(..0, [0x92, 0, 0x91, 0xdc, 0, 19, 0xa1, b'a']);
+            let _ = read_step(&message, version(33));
         }
     }
 }

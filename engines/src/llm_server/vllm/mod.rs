@@ -10,7 +10,7 @@
 //! | [`start`], [`handshake`] | the core's command and sockets; the handshake |
 //! | [`drive`] | the thread: requests, steps, aborts, deadlines |
 //! | [`messages`], [`zmtp`] | the messages of the protocol and their framing |
-//! | [`versions`] | versions of vLLM, and which of them are refused |
+//! | [`versions`] | the table of vLLM's versions: places of fields, evidence |
 //! | [`model`] | facts from the model's folder |
 
 mod drive;
@@ -24,7 +24,13 @@ mod tests;
 mod versions;
 mod zmtp;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use crate::config::{MAX_IN_FLIGHT, VllmConfig};
 use record::{CacheState, OptionSet, PrefixCache};
@@ -34,7 +40,10 @@ use self::{
     handshake::{Connected, Handshake, Listeners},
     messages::Sampling,
 };
-pub use self::{model::ModelFolder, versions::VLLM_VERSIONS};
+pub use self::{
+    model::ModelFolder,
+    versions::{has_vllm_run, newest_vllm},
+};
 use super::{
     ServerStart, Transport, Vllm,
     account::{self, Limits},
@@ -43,7 +52,7 @@ use super::{
 use crate::{
     EngineError, EngineParams,
     child::ExitStatus,
-    streaming::{EngineThread, OnFatal, SequenceSource, TokenModel},
+    streaming::{EngineThread, OnFatal, SequenceSource, ServerCounts, TokenModel},
 };
 
 /// Messages to the engine cores of vLLM.
@@ -56,6 +65,8 @@ pub struct CoreTransport {
     sampling: Sampling,
     thread: Arc<EngineThread>,
     wake: Arc<Wake>,
+    /// NaNs in the logits of all tokens.
+    nans: Arc<AtomicU64>,
 }
 
 impl Vllm {
@@ -114,6 +125,7 @@ impl Vllm {
             max_prompt: model.prompt,
             thread: Arc::default(),
             wake: Arc::new(Wake::new().map_err(|e| wrong("vllm", format!("no socket: {e}")))?),
+            nans: Arc::default(),
             config,
         };
         Ok(Self::new(model.spec, transport, process))
@@ -146,13 +158,13 @@ impl Transport for CoreTransport {
                 address.ip()
             ),
         }
-        let mut handshake = Handshake::new(config, &listeners);
+        let mut handshake = Handshake::new(config.data_parallel, &listeners);
         process.wait(|| Ok((!handshake.step()?).then(|| handshake.stage())))?;
         let connected = handshake.finish()?;
         let (registration, cores) = (&connected.registration, connected.inputs.len());
         tracing::info!("vLLM {}: {cores} cores", registration.vllm_version);
         let (context, answer) = (registration.max_model_len, self.limits.max_tokens);
-        let mut warnings = Vec::new();
+        let mut warnings: Vec<_> = connected.version.warning().into_iter().collect();
         if self.max_prompt + answer > context {
             warnings.push(format!(
                 "prompts of {} and answers of {answer} tokens exceed its context of {context}: \
@@ -168,6 +180,7 @@ impl Transport for CoreTransport {
                       each answer counts no cached token"
                     .to_owned(),
             },
+            version: Some(connected.version.record()),
             warnings,
         };
         Ok((start, connected))
@@ -191,6 +204,7 @@ impl Transport for CoreTransport {
             connected,
             source,
             (self.thread.clone(), self.wake.clone()),
+            self.nans.clone(),
         );
         let tried = driver.try_cores(left.max(step));
         tried.map_err(|reason| process.last_words(&reason))?;
@@ -225,6 +239,11 @@ impl Transport for CoreTransport {
 
     fn wake(&self, _source: &dyn SequenceSource) {
         self.wake.notify();
+    }
+
+    fn server_counts(&self) -> ServerCounts {
+        let nans = self.nans.load(Relaxed);
+        ServerCounts { busy: 0, nans }
     }
 
     fn stop(&self, timeout: Duration) {

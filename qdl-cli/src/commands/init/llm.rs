@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, anyhow, bail};
-use engines::{ModelFolder, VLLM_VERSIONS};
+use engines::{ModelFolder, has_vllm_run};
 use frontend_config::{DatasetConfig, DatasetKind};
 use qdl::{
     model::{DType, ModelSpec, TensorSpec},
@@ -143,9 +143,7 @@ fn installed() -> std::result::Result<String, String> {
     // A build follows `+`, as in `0.24.0+cpu`.
     let version = |word: &str| word.split('+').next().map(|v| allowed_name(v, ""));
     let words: Vec<_> = printed.split_whitespace().filter_map(version).collect();
-    let known = words
-        .iter()
-        .find(|word| VLLM_VERSIONS.contains(&word.as_str()));
+    let known = words.iter().find(|word| has_vllm_run(word));
     known.cloned().ok_or_else(|| match words.last() {
         Some(word) => format!("it has not run with vLLM {word}"),
         None => "`vllm --version` printed no version".to_owned(),

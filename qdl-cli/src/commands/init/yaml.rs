@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::bail;
-use engines::VLLM_VERSIONS;
+use engines::newest_vllm;
 use qdl::{
     config::{CONNECTIONS, NicConfig},
     model::{ModelSpec, TensorSpec},
@@ -205,13 +205,13 @@ pub(super) fn llm_accelerator(
             }
         ),
         Err(why) => {
-            let install = VLLM_VERSIONS.join(" or ");
+            let install = newest_vllm();
             let (name, vocab) = (quoted(&model.spec.name), model.vocab);
             let eos = format!("\n    eos: {:?}", model.eos);
             let eos = Some(eos).filter(|_| !model.eos.is_empty());
             format!(
                 "  # Not engine `vllm`, which needs no HTTP server: {why}.\n  # To use it, install it (`pip \
-                 install vllm=={install}`) and repeat `qdl init` on this machine.\n  kind: http\n  http:\n    \
+                 install vllm=={install}.*`) and repeat `qdl init` on this machine.\n  kind: http\n  http:\n    \
                  url: http://127.0.0.1:8000\n    dialect: vllm\n    model: {name}\n    \
                  vocab: {vocab}{}",
                 eos.unwrap_or_default()

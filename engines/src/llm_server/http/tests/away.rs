@@ -74,7 +74,7 @@ fn a_server_that_is_away_gives_samples_back_and_comes_back() {
         status.store(WORKS, SeqCst);
         eventually("it is back", || !is_away(&started));
         answered(&started);
-        let busy = started.engine.server_busy();
+        let busy = started.engine.server_counts().busy;
         assert_eq!(busy > 0, [429, 503].contains(&code), "{busy}");
         assert_eq!(started.fatal(), None);
     }
@@ -167,7 +167,7 @@ fn a_busy_server_is_asked_again_when_it_says() {
         eventually("it ends", || one.ended() == 1);
         assert!(one.answer(0).is_some(), "{:?}", one.record(0));
         assert!(begun.elapsed().as_millis() >= 1000, "{header}");
-        assert_eq!(started.engine.server_busy(), 1);
+        assert_eq!(started.engine.server_counts().busy, 1);
         assert_eq!(started.engine.standing(), Standing::Takes);
     }
 }

@@ -290,8 +290,20 @@ pub fn tokens_of(prompt: &[i32], most: usize) -> Vec<i32> {
     (0..len).map(|k| id(k) as i32).collect()
 }
 
-/// The stream of an answer in the dialect, with one token per event.
+/// The stream of an answer in the dialect, with one token per event, or llama.cpp's whole answer.
 pub fn answer(dialect: Dialect, asked: &Request, tokens: &[i32]) -> Reply {
+    if asked.body["stream"] == false {
+        let events = events(
+            dialect,
+            asked.prompt().len(),
+            &[tokens],
+            asked.finish(tokens),
+        );
+        let last = events.last().and_then(|event| event.strip_prefix("data: "));
+        let mut whole: Value = serde_json::from_str(last.expect("an event")).expect("JSON");
+        whole["tokens"] = json!(tokens);
+        return Reply::Whole(200, whole.to_string());
+    }
     Reply::of(singly(dialect, asked, tokens, asked.finish(tokens)))
 }
 

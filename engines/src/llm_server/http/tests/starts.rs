@@ -198,6 +198,21 @@ fn sglang_that_sends_all_ids_each_time() {
 }
 
 #[test]
+fn limits_of_sglang_are_known_at_the_start() {
+    let info = |keys: &str| format!(r#"{{"disable_radix_cache":true,{keys}}}"#);
+    let (short, enough) = (r#""max_req_input_len":32"#, r#""max_req_input_len":33"#);
+    let words = Err("it takes prompts of at most 31 tokens, and the longest sample has 32");
+    for (keys, expected) in [(short, words), (enough, Ok(""))] {
+        each(&[(Dialect::Sglang, "/server_info", 200, &info(keys), expected)]);
+    }
+    let bare = info(r#""skip_tokenizer_init":true"#);
+    let server = Server::saying(Dialect::Sglang, "/server_info", 200, &bare);
+    let words = Err("refuses min_new_tokens with --skip-tokenizer-init");
+    starts(&server, Dialect::Sglang, words, |http| http.min_tokens = 2);
+    starts(&server, Dialect::Sglang, Ok(""), |http| http.min_tokens = 0);
+}
+
+#[test]
 fn a_vocabulary_that_is_unknown_or_differs() {
     let unknown = Err("set engine.http.vocab");
     let differs = Err("its vocabulary has 1000 ids, and engine.http.vocab says 1001");

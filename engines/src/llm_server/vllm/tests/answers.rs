@@ -3,7 +3,7 @@
 use fabric::wire::Stream;
 
 use super::rig::{ROOM, Samples, answer, eventually, log, prompts, start};
-use crate::{Streaming, streaming::TOKEN_BYTES};
+use crate::{Engine, Streaming, streaming::TOKEN_BYTES};
 
 #[test]
 fn every_sample_gets_its_own_tokens_from_one_core_or_several() {
@@ -43,6 +43,23 @@ fn a_sample_that_a_core_must_not_get_is_refused_alone() {
     assert_eq!(samples.record(2).answer(), Some(answer(&sound, ROOM)));
     assert_eq!(samples.record(3).answer(), Some(answer(&all[3], 2)));
     assert_eq!(started.fatal(), None);
+}
+
+#[test]
+fn the_reason_and_the_nans_of_a_later_core_are_counted_and_reported() {
+    let options = ["--version", "0.33.0", "--habit", "nans"];
+    let started = start(&options, |_| ()).expect("a core");
+    let version = started.engine.server().expect("known");
+    assert_eq!((&*version.version, version.has_run), ("vLLM 0.33", false));
+    let sound = vec![20, 1, 2];
+    let samples = started.run_prompts(&[vec![13, 1], sound.clone()], Stream::All);
+    let refused = samples.record(0).refused.expect("refused");
+    let words = "the core could not run this prompt: prompt too long";
+    assert!(refused.contains(words), "{refused}");
+    assert_eq!(samples.record(1).answer(), Some(answer(&sound, ROOM)));
+    // Three in each output: the trial's two, the refusal, and the answer's.
+    let nans = 3 * (2 + 1 + ROOM as u64);
+    assert_eq!(started.engine.server_counts().nans, nans);
 }
 
 #[test]

@@ -23,6 +23,8 @@ HABIT = option("--habit", "good")
 STEP = float(option("--step", "0.002"))
 MODEL_LEN = int(option("--model-len", "256"))
 VERSION = option("--version", "0.24.0")
+# Fields of an output, and the place of the prompt's counts.
+FIELDS, COUNTS = {"0.33.0": (19, 11)}.get(VERSION, (13, 10))
 
 
 def pack(value):
@@ -153,7 +155,13 @@ def core(index):
         time.sleep(600)
     if HABIT == "no-memory":
         dead("torch.OutOfMemoryError: CUDA out of memory")
+    if HABIT == "no-input":
+        handshake.send(pack({"status": "READY", "local": False, "headless": True}))
+        time.sleep(600)
     given = Socket(addresses["inputs"][0], b"DEALER", identity)
+    if HABIT == "no-registration":
+        handshake.send(pack({"status": "READY", "local": False, "headless": True}))
+        time.sleep(600)
     given.send(pack({
         "max_model_len": MODEL_LEN, "num_gpu_blocks": 100, "block_size": 16,
         "dp_stats_address": None, "vllm_version": VERSION,
@@ -216,11 +224,11 @@ def serve(index, given, output):
         # An abort overtakes outputs that are under way.
         outputs += [step(id, *state) for id, state in aborted]
         aborted = []
-        for fields in outputs:
-            if fields[0] in running:
-                running[fields[0]][2] += 1
-                if fields[5] is not None:
-                    del running[fields[0]]
+        for output_of in outputs:
+            if output_of[0] in running:
+                running[output_of[0]][2] += 1
+                if output_of[5] is not None:
+                    del running[output_of[0]]
         if outputs:
             steps += 1
             time.sleep(STEP)
@@ -238,11 +246,21 @@ def step(id, prompt, params, at):
     if stops and prompt[0] == 7 and at + 1 >= max(params["min_tokens"], 3):
         token, finish = stops[0], 0
     if prompt[0] == 13:
-        return [id, [], None, None, None, 3, None, None, None, None, None, None, 0]
+        error = {"code": "validation_error", "message": "prompt too long", "retryable": False}
+        return fields(id, [], 3, error=error)
     assert params["skip_reading_prefix_cache"] and not params["detokenize"]
     cached = 5 if HABIT == "cache" else 0
     counts = {"num_prompt_tokens": len(prompt), "num_cached_tokens": cached} if at == 0 else None
-    return [id, [token], None, None, None, finish, None, None, None, None, counts, None, 0]
+    return fields(id, [token], finish, counts)
+
+
+def fields(id, tokens, finish=None, counts=None, error=None):
+    """An output of the version."""
+    output = [id, tokens, None, None, None, finish] + (FIELDS - 6) * [None]
+    output[COUNTS], output[COUNTS + 2] = counts, 3 if HABIT == "nans" else 0
+    if FIELDS > 18:
+        output[18] = error
+    return output + ([None] if HABIT == "another-field" else [])
 
 
 def misbehave(steps, output):
@@ -265,7 +283,7 @@ def misbehave(steps, output):
     if HABIT == "garbled":
         output.send(b"\x93\x00\x91\x90\xc0")
     if HABIT == "unknown":
-        output.send(pack([0, [["no hex", [5], None, None, None, None, None, None, None]]]))
+        output.send(pack([0, [fields("no hex", [5])]]))
 
 
 def main():
