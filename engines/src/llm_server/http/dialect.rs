@@ -524,7 +524,9 @@ mod tests {
                         top_k: Some(9),
                         ..RequestOptions::default()
                     };
-                    let body = dialect.body(&ask, &[5], &account, &options, false).expect("JSON");
+                    let body = dialect
+                        .body(&ask, &[5], &account, &options, false)
+                        .expect("JSON");
                     let body = String::from_utf8(body).expect("text");
                     let seed = match name {
                         "llama_cpp" => "\"seed\":0",
