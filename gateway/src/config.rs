@@ -90,11 +90,8 @@ impl SectionKeys<FrontendConfig> for GatewayKeys {
     }
 
     fn files(&self) -> Vec<(&'static str, Option<&Path>)> {
-        let gateway = &self.gateway;
-        vec![
-            ("gateway.token_file", gateway.token_file.as_deref()),
-            ("gateway.model_dir", gateway.model_dir.as_deref()),
-        ]
+        let token = self.gateway.token_file.as_deref();
+        vec![("gateway.token_file", token)]
     }
 
     fn check(&self, config: &FrontendConfig, out: &mut Findings<'_>) {
@@ -211,7 +208,7 @@ mod tests {
         for (gateway, words) in [
             ("{listen: '0.0.0.0:80'}", "there is no token"),
             ("{open: true, token_file: t}", "contradict"),
-            ("{requests: 0}", "gateway.requests"),
+            ("{requests: 0}", "requests lower than 1"),
             ("{unknown: 1}", "unknown"),
         ] {
             let error = parsed(MODEL, gateway).expect_err(words).to_string();
