@@ -30,6 +30,7 @@ DEMO += [f"models/{name}.py" for name in ["capitals", "bpe", "gguf", "tokens_fil
 GUIDES = ["README.md", "docs/*", "packages/slurm.sh", "packages/kubernetes/**/*.yaml"]
 GUIDES += [f"models/{name}.py" for name in ["own_model", "convert_tokens"]]
 LLM = [".deps/models/smollm2-q8.onnx", ".deps/models/capitals.tokens", ".deps/models/capitals.json"]
+LLM += [f".deps/models/smollm2/{name}.json" for name in ["tokenizer", "tokenizer_config", "generation_config"]]
 START = """#!/bin/sh
 exec "$(dirname "$(readlink -f "$0")")/qdl" {} "$@"
 """
@@ -114,7 +115,7 @@ def language_model(version, out):
         "Names of countries and capitals: package countryinfo, MIT.\n\n"
     )
     text += (ROOT / "LICENSE").read_text()
-    wheel.close("The language model of `qdl demo --llm`: SmolLM2-135M-Instruct", [], text)
+    wheel.close("The language model of `qdl demo --llm` and `--gateway`: SmolLM2-135M-Instruct", [], text)
 
 
 def main():

@@ -217,6 +217,22 @@ mod tests {
     }
 
     #[test]
+    fn the_gateway_of_the_demo_agrees_with_its_accelerator() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs/llm");
+        let read = |name: &str| std::fs::read_to_string(folder.join(name)).expect("a file");
+        let (config, keys): (FrontendConfig, GatewayKeys) =
+            config::parse(&read("gateway.yaml"), "gateway.yaml", &folder).expect("sound");
+        let accelerator =
+            config::parse_accelerator(&read("accelerator.yaml"), "", &folder).expect("sound");
+        let spec = accelerator.model.spec().expect("shapes in the file");
+        config.model.check_against(&spec).expect("the same model");
+        let control = accelerator.control.listen.to_string();
+        assert_eq!(config.accelerators[0].control, control);
+        let tokenizer = keys.gateway.model_dir.expect("a tokenizer");
+        assert!(tokenizer.ends_with(".deps/models/smollm2"), "{tokenizer:?}");
+    }
+
+    #[test]
     fn a_model_of_images_is_refused() {
         let model = "inputs: [{name: p, dtype: u8, shape: [64]}], \
                      output: {name: t, dtype: i32, shape: [32], ragged: true}";

@@ -3,7 +3,7 @@
 use std::{
     ffi::OsString,
     io::{self, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -40,6 +40,7 @@ use crate::{
     inbox::{Inbox, Router},
     prompts::Prompts,
     record::RequestLog,
+    run_file::{self, GatewayRun},
     text::Text,
     worker,
 };
@@ -77,7 +78,8 @@ struct Arguments {
     /// Configuration of this gateway, a YAML file: the keys of a frontend's network, and `gateway`
     #[arg(short, long, value_name = "FILE")]
     config: PathBuf,
-    /// Write a line on each request to DIR/requests.csv
+    /// Write a line on each request to DIR/requests.csv, and the run's figures to DIR/gateway.json
+    /// at the end
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
     /// Read configuration and tokenizer, and end without serving
@@ -178,7 +180,8 @@ fn run(arguments: &Arguments, signals: signals::Blocked) -> Result<u8, Error> {
         .enable_all()
         .build()?;
     runtime.block_on(accept(&gate, listener, &senders, &end))?;
-    Ok(leave(gate, &runtime, workers, senders, &end))
+    let folder = arguments.output.as_deref();
+    Ok(leave(gate, folder, &runtime, workers, senders, &end))
 }
 
 /// Why the gateway ends, and the exit code.
@@ -384,6 +387,7 @@ fn give(gate: &Gate, senders: &Senders, stream: TcpStream) {
 /// Lets requests in flight end, then ends threads and cluster. Returns the exit code.
 fn leave(
     gate: Arc<Gate>,
+    folder: Option<&Path>,
     runtime: &tokio::runtime::Runtime,
     workers: Workers,
     senders: Senders,
@@ -414,8 +418,8 @@ fn leave(
         let _ = worker.join();
     }
     if let Ok(mut gate) = Arc::try_unwrap(gate) {
-        if let Some(Err(error)) = gate.log.as_mut().map(RequestLog::finish) {
-            tracing::warn!("requests.csv is not complete: {error}");
+        if let Some((log, folder)) = gate.log.take().zip(folder) {
+            write_run(&gate, log, folder);
         }
         gate.cluster.finish();
     }
@@ -423,4 +427,18 @@ fn leave(
         eprintln!("error: {cause}");
     }
     code
+}
+
+fn write_run(gate: &Gate, log: RequestLog, folder: &Path) {
+    let (totals, dropped) = match log.finish() {
+        Ok(written) => written,
+        Err(error) => return tracing::warn!("requests.csv is not complete: {error}"),
+    };
+    if dropped > 0 {
+        tracing::warn!("requests.csv lacks {dropped} requests: the disk was too slow");
+    }
+    if let Err(error) = GatewayRun::of(gate, totals, dropped).write(folder) {
+        let path = folder.join(run_file::FILE);
+        tracing::warn!("{} is not written: {error}", path.display());
+    }
 }

@@ -11,13 +11,15 @@
 //!   `answer` the events of one.
 //! * `progress` gives each token once, also if an answer begins again elsewhere.
 //! * `prompts`, `inbox`: the memory and the way between this crate and the dispatcher.
-//! * `gate` is what threads share; `record` the log of requests; [`entry`] the program.
+//! * `gate` is what threads share; `record` the log of requests with `totals`, `run_file` the file
+//!   at the end; [`entry`] the program, [`endpoints`] the command of that name.
 
 #[macro_use(with_defaults)]
 extern crate fabric;
 
 mod answer;
 mod config;
+pub mod endpoints;
 pub mod entry;
 mod gate;
 mod inbox;
@@ -27,6 +29,8 @@ mod progress;
 mod prompts;
 mod record;
 mod requests;
+mod run_file;
 mod service;
 pub mod text;
+mod totals;
 mod worker;

@@ -1,4 +1,4 @@
-//! The gateway's own record of each request, beside the client's: `requests.csv`.
+//! The gateway's own record of each request, beside the client's: `requests.csv`, and its totals.
 //!
 //! A thread of its own writes the file. If the disk is too slow, records are dropped and counted;
 //! no request waits for them.
@@ -16,6 +16,9 @@ use std::{
     time::Duration,
 };
 
+pub use crate::totals::RequestTimes;
+use crate::totals::{Counter, Totals};
+
 /// Name of the file.
 pub const FILE: &str = "requests.csv";
 
@@ -24,33 +27,12 @@ const FLUSH: Duration = Duration::from_secs(1);
 /// Records that wait for the disk at most.
 const WAITING: usize = 1 << 16;
 
-/// One request. Times are nanoseconds on [`fabric::clock`]; 0 where the event did not happen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RequestTimes {
-    /// The request's head was read.
-    pub arrived_ns: u64,
-    /// The sample was issued to the dispatcher.
-    pub issued_ns: u64,
-    /// A NIC thread read the first token.
-    pub first_ns: u64,
-    /// A NIC thread read the end.
-    pub last_ns: u64,
-    /// The cluster's connection that brought the answer.
-    pub node: Option<u32>,
-    /// Tokens of the prompt.
-    pub prompt: u32,
-    /// Tokens of the answer.
-    pub tokens: u32,
-    /// The client went away before the end.
-    pub is_left: bool,
-}
-
 /// The log of requests.
 #[derive(Debug)]
 pub struct RequestLog {
     records: Option<SyncSender<RequestTimes>>,
     dropped: Arc<AtomicU64>,
-    thread: Option<JoinHandle<io::Result<()>>>,
+    thread: Option<JoinHandle<io::Result<Totals>>>,
 }
 
 impl RequestLog {
@@ -62,7 +44,8 @@ impl RequestLog {
         std::fs::create_dir_all(folder)?;
         let file = File::create(folder.join(FILE))?;
         let (records, waiting) = sync_channel(WAITING);
-        let write = move || write(file, &nodes, &waiting);
+        let counter = Counter::new()?;
+        let write = move || write(file, &nodes, &waiting, counter);
         let thread = std::thread::Builder::new().name("gateway-log".to_owned());
         Ok(RequestLog {
             records: Some(records),
@@ -82,21 +65,26 @@ impl RequestLog {
         }
     }
 
-    /// Writes what waits, and returns the number of records that the disk was too slow for.
+    /// Writes what waits. Returns the totals, and the number of records that the disk was too slow
+    /// for.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn finish(&mut self) -> io::Result<u64> {
+    pub fn finish(mut self) -> io::Result<(Totals, u64)> {
         self.records = None;
-        if let Some(thread) = self.thread.take() {
-            let written = thread.join();
-            written.unwrap_or_else(|_| Err(io::Error::other("its thread panicked")))?;
-        }
-        Ok(self.dropped.load(Ordering::Relaxed))
+        let written = self.thread.take().map(JoinHandle::join);
+        let panicked = |_| Err(io::Error::other("its thread panicked"));
+        let totals = written.map_or(Ok(Totals::default()), |w| w.unwrap_or_else(panicked))?;
+        Ok((totals, self.dropped.load(Ordering::Relaxed)))
     }
 }
 
-fn write(file: File, nodes: &[String], waiting: &Receiver<RequestTimes>) -> io::Result<()> {
+fn write(
+    file: File,
+    nodes: &[String],
+    waiting: &Receiver<RequestTimes>,
+    mut counter: Counter,
+) -> io::Result<Totals> {
     let mut out = BufWriter::with_capacity(1 << 20, file);
     writeln!(
         out,
@@ -109,8 +97,12 @@ fn write(file: File, nodes: &[String], waiting: &Receiver<RequestTimes>) -> io::
                 out.flush()?;
                 continue;
             }
-            Err(RecvTimeoutError::Disconnected) => return out.flush(),
+            Err(RecvTimeoutError::Disconnected) => {
+                out.flush()?;
+                return Ok(counter.totals());
+            }
         };
+        counter.add(&r);
         let node = r.node.and_then(|n| nodes.get(n as usize));
         writeln!(
             out,

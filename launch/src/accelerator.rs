@@ -1,4 +1,4 @@
-//! The program `accelerator`, started until it is ready.
+//! The program `accelerator`, or another that says when it is ready.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -24,13 +24,18 @@ pub struct Accelerator {
 impl Accelerator {
     /// Starts the accelerator and waits until it listens. Its output goes to `log`.
     pub fn start_in(command: &mut Command, log: &Path) -> Result<Self> {
+        Self::start_named("accelerator", command, log)
+    }
+
+    /// As [`Self::start_in`], for a program with this name in its errors.
+    pub fn start_named(name: &str, command: &mut Command, log: &Path) -> Result<Self> {
         let file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
         command.stdout(Stdio::piped()).stderr(file.try_clone()?);
-        let mut running = Running::start("accelerator", command)?;
+        let mut running = Running::start(name, command)?;
         let lines = lines(
             running
                 .stdout()
-                .context("accelerator: no standard output")?,
+                .with_context(|| format!("{name}: no standard output"))?,
             file,
         );
         match wait_for_ready(&lines, Instant::now() + READY) {
@@ -38,9 +43,14 @@ impl Accelerator {
             Err(error) => {
                 running.end();
                 let wrote = std::fs::read_to_string(log).unwrap_or_default();
-                Err(anyhow!("accelerator: {error}\n{}", wrote.trim_end()))
+                Err(anyhow!("{name}: {error}\n{}", wrote.trim_end()))
             }
         }
+    }
+
+    /// Ends the program, and waits for its end.
+    pub fn end(&mut self) {
+        self.running.end();
     }
 
     /// Errors with the path of the log if the accelerator has ended.

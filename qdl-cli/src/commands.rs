@@ -10,6 +10,7 @@ use qdl::topology::NodeProgram;
 use submission::command::{DescribeArgs, SubmitArgs};
 
 use frontend::{ExitCode, describe};
+use gateway::endpoints::{self, EndpointsArgs};
 
 /// Returns the definitions of all commands.
 pub fn all() -> Vec<Command> {
@@ -21,6 +22,7 @@ pub fn all() -> Vec<Command> {
         cli::command::<tune::TuneArgs>("tune"),
         cli::command::<report::ReportArgs>("report"),
         cli::command::<SubmitArgs>("submit"),
+        cli::command::<EndpointsArgs>("endpoints"),
     ];
     own.into_iter().chain(cli::common()).collect()
 }
@@ -41,6 +43,7 @@ pub fn run(program: &Command, name: &str, matches: &ArgMatches) -> ExitCode {
         "describe" => exit_code(describe(&cli::arguments(matches))),
         "tune" => tune::command(&cli::arguments(matches), screen.quiet),
         "report" => finish(report::command(&cli::arguments(matches), screen.quiet)),
+        "endpoints" => exit_code(endpoints::command(&cli::arguments(matches))),
         _ => exit_code(submission::command::submit(
             &cli::arguments(matches),
             screen.quiet,
@@ -48,7 +51,7 @@ pub fn run(program: &Command, name: &str, matches: &ArgMatches) -> ExitCode {
     }
 }
 
-fn exit_code(good: Result<bool, submission::Error>) -> ExitCode {
+fn exit_code<E: std::fmt::Display>(good: Result<bool, E>) -> ExitCode {
     match good {
         Ok(true) => ExitCode::Good,
         Ok(false) => ExitCode::Invalid,

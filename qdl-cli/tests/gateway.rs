@@ -1,6 +1,11 @@
 //! A gateway before accelerators with the engine `tokens`, as real processes: its answers, its
 //! limits, and what happens to answers whose accelerator dies.
 
+#[path = "gateway/clients.rs"]
+mod clients;
+#[path = "gateway/run_folder.rs"]
+mod run_folder;
+
 use std::{
     io::{Read, Write},
     net::TcpStream,
@@ -29,9 +34,12 @@ struct Place {
     address: String,
 }
 
-fn start(config: &Path, program: &str) -> Server {
+fn start(config: &Path, program: &str, output: Option<&Path>) -> Server {
     let mut command = Command::new(env!("CARGO_BIN_EXE_qdl"));
     command.args([program, "--config"]).arg(config);
+    for folder in output {
+        command.arg("--output").arg(folder);
+    }
     Server::start_in(&mut command, &config.with_extension("log")).expect("starts")
 }
 
@@ -44,6 +52,10 @@ fn address(ready: &str, before: &str) -> String {
 
 impl Place {
     fn new(nodes: usize, step_us: u64, gateway: &str) -> Self {
+        Self::with_output(nodes, step_us, gateway, None)
+    }
+
+    fn with_output(nodes: usize, step_us: u64, gateway: &str, output: Option<&Path>) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let model = "inputs: [{name: p, dtype: i32, shape: [256], ragged: true}], \
                      output: {name: t, dtype: i32, shape: [64], ragged: true}";
@@ -59,7 +71,7 @@ impl Place {
                      nics: [{{listen: 127.0.0.1:0}}]\n"
                 );
                 std::fs::write(&config, text).expect("a file");
-                let node = start(&config, "accelerator");
+                let node = start(&config, "accelerator", None);
                 controls.push(address(&node.ready, "control "));
                 Some(node)
             })
@@ -76,7 +88,7 @@ impl Place {
             list.join(", ")
         );
         std::fs::write(&config, text).expect("a file");
-        let gateway = start(&config, "gateway");
+        let gateway = start(&config, "gateway", output);
         let address = address(&gateway.ready, "http://");
         Place {
             folder,

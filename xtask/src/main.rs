@@ -73,6 +73,10 @@ enum Task {
         /// Offline and Server with token latencies. Writes the run folders to target/demo/llm.
         #[arg(long)]
         llm: bool,
+        /// Ask a small language model in text, through a gateway with OpenAI's API. Writes to
+        /// target/demo/gateway.
+        #[arg(long, conflicts_with = "llm")]
+        gateway: bool,
     },
     /// Run a measurement: fabric or failover. Prints a table and writes target/bench/NAME.json.
     // The measurement parses all arguments after its name, `--help` too.
@@ -156,7 +160,10 @@ fn main() -> ExitCode {
         } => Ok(test::run(&root, quick, sanitize, &filters)),
         Task::Dist { check } => dist::run_dist(&root, check),
         Task::Rooms => Ok(test::sources(&root)),
-        Task::Demo { llm } => demo::run_demo(&root, llm),
+        Task::Demo { llm, gateway } => {
+            let flag = llm.then_some("--llm").or(gateway.then_some("--gateway"));
+            demo::run_demo(&root, flag)
+        }
         Task::Bench { name, .. } if name == "--help" || name == "-h" => bench_help(),
         Task::Bench { name, args } => bench::run(&root, &name, &args).map(|()| 0),
         Task::Fuzz { target, seconds } => fuzz::run(&root, target.as_deref(), seconds).map(|()| 0),

@@ -3,8 +3,10 @@
 //! Two processes communicate by TCP on loopback. One accelerator serves all frontends. The frontend
 //! runs four to six times, one process for each LoadGen run, each with a folder of its own. The
 //! accuracy runs, over the network and with `--local`, must give the same bytes for each sample.
+//! With `--gateway`, OpenAI's API takes LoadGen's place.
 
 mod accuracy;
+mod gateway;
 mod session;
 
 use std::{
@@ -28,6 +30,10 @@ pub struct DemoArgs {
     /// Run a small language model instead of the digits
     #[arg(long)]
     llm: bool,
+    /// Ask a small language model in text, through a gateway with OpenAI's API, and show the answer
+    /// as it comes
+    #[arg(long, conflicts_with = "llm")]
+    gateway: bool,
     /// Folder for the runs; those of an earlier demo are replaced
     #[arg(short, long, value_name = "DIR", default_value = "qdl-demo")]
     output: PathBuf,
@@ -37,9 +43,10 @@ pub struct DemoArgs {
 pub fn command(args: &DemoArgs) -> i32 {
     let lock = FolderLock::take(&args.output);
     let lock = lock.with_context(|| format!("--output {}", args.output.display()));
-    let code = lock.and_then(|_lock| match args.llm {
-        true => language_model(&args.output),
-        false => digits(&args.output),
+    let code = lock.and_then(|_lock| match (args.llm, args.gateway) {
+        (true, _) => language_model(&args.output),
+        (_, true) => gateway::command(&args.output),
+        _ => digits(&args.output),
     });
     code.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");

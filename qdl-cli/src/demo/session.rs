@@ -11,7 +11,7 @@ use engines::trust;
 use launch::{Accelerator, command_line, run};
 use serde_json::Value;
 
-const RUN: Duration = Duration::from_secs(300);
+const RUN: Duration = Duration::from_secs(600);
 /// The accelerator's log, which marks a demo's folder.
 const LOG: &str = "accelerator.log";
 /// The folder of the demo's files, from the folder of a configuration.
@@ -110,7 +110,7 @@ fn clear(folder: &Path) -> Result<()> {
 /// A running accelerator, and where the runs go.
 pub struct Session {
     folder: PathBuf,
-    /// The accelerator's, then the frontend's.
+    /// The accelerator's, then the frontend's or the gateway's.
     pub configs: [PathBuf; 2],
     frontend: PathBuf,
     accelerator: Accelerator,
@@ -139,6 +139,19 @@ impl Session {
             frontend: sibling("frontend")?,
             accelerator,
         })
+    }
+
+    /// Starts a gateway with the second configuration. Its record of requests goes to the folder.
+    pub fn start_gateway(&self) -> Result<Accelerator> {
+        let log = self.folder.join("gateway.log");
+        println!("\n== gateway: OpenAI's API; its log is {}", log.display());
+        let mut command = Command::new(sibling("qdl")?);
+        command.arg("gateway").arg("--config").arg(&self.configs[1]);
+        command.arg("--output").arg(&self.folder);
+        println!("$ {}", command_line(&command));
+        let gateway = Accelerator::start_named("gateway", &mut command, &log)?;
+        println!("{}", gateway.ready);
+        Ok(gateway)
     }
 
     /// Runs the frontend once; returns the run's folder and whether LoadGen found it valid.

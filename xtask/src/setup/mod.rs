@@ -49,7 +49,7 @@ pub fn run(root: &Path, models: Models) -> Result<()> {
     packages(root)?;
     step("tiny BERT model", || models::bert_tiny(root))?;
     step("tiny language model", || llm::tiny(root))?;
-    step("SmolLM2-135M and questions", || llm::ensure(root))?;
+    language_model(root)?;
     if matches!(models, Models::Resnet50 | Models::All) {
         step("ResNet-50 v1.5 model", || models::resnet50(root))?;
     }
@@ -87,9 +87,15 @@ fn packages(root: &Path) -> Result<()> {
 pub fn for_demo(root: &Path, llm: bool) -> Result<()> {
     packages(root)?;
     if llm {
-        step("SmolLM2-135M and questions", || llm::ensure(root))?;
+        language_model(root)?;
     }
     Ok(())
+}
+
+/// The small language model, its questions, and its tokenizer for a gateway.
+fn language_model(root: &Path) -> Result<()> {
+    step("SmolLM2-135M and questions", || llm::ensure(root))?;
+    step("SmolLM2's tokenizer", || llm::tokenizer(root))
 }
 
 /// Runs a step, and prints its name, result and duration. The step returns what it fetched or

@@ -1,4 +1,5 @@
-//! Tests of every file in `configs/`, except the rounds of `submission`, which configure no node.
+//! Tests of every file in `configs/`, except the rounds of `submission`, which configure no node,
+//! and gateways' files, which the crate `gateway` tests.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +15,7 @@ pub(crate) fn config_files() -> Vec<PathBuf> {
                 if !path.ends_with("rounds") {
                     folders.push(path);
                 }
-            } else if path.extension().is_some_and(|e| e == "yaml") {
+            } else if path.extension().is_some_and(|e| e == "yaml") && !begins(&path, "gateway") {
                 files.push(path);
             }
         }
@@ -25,8 +26,12 @@ pub(crate) fn config_files() -> Vec<PathBuf> {
 
 /// Returns whether the file is a frontend's: its name begins with `frontend`.
 fn is_frontend(file: &Path) -> bool {
+    begins(file, "frontend")
+}
+
+fn begins(file: &Path, word: &str) -> bool {
     file.file_name()
-        .is_some_and(|name| name.to_string_lossy().starts_with("frontend"))
+        .is_some_and(|name| name.to_string_lossy().starts_with(word))
 }
 
 #[test]
