@@ -4,8 +4,8 @@
 //!   turn:  commands --> poll connections --> deliver --> take down the lost --> post --> record
 //! ```
 //!
-//! A [`Share`] runs the turn. Its [`NicEnd`] is the frontend's or the accelerator's part of it. All of
-//! its functions run on the NIC thread. Other threads reach the share through [`Inbox::send`].
+//! A [`Share`] runs the turn. Its [`NicEnd`] is the frontend's or the accelerator's part of it. All
+//! of its functions run on the NIC thread. Other threads reach the share through [`Inbox::send`].
 
 use std::{
     io,
