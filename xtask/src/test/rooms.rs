@@ -105,6 +105,7 @@ fn paths(text: &str, module: &Name) -> Vec<Name> {
         let close = code[open..].find('}').map_or(code.len() - 1, |n| open + n);
         let start = code[..open].rfind(ends).map_or(0, |n| n + 1);
         let items = code[open + 3..close].split(',').map(str::trim);
+        let items = items.filter(|item| !item.is_empty());
         let prefix = &code[start..open];
         let items: Vec<_> = items.map(|i| format!("{prefix}::{i}")).collect();
         code.replace_range(start..=close, &items.join(", "));
