@@ -1,7 +1,5 @@
 //! Faults of connections, control streams and nodes, as the events of a plan order them.
 
-use fabric::testkit::dice::Dice;
-
 use crate::{
     accelerator::{Accelerator, Leaving, Program},
     plan::{Event, Kind},
@@ -127,7 +125,7 @@ impl World<'_> {
 
     /// Cancels a sample. One that is in no slot ends at once.
     pub fn cancel(&self, event: &Event) {
-        let chosen = (self.book.lock()).choose_cancelled(event.n, &mut dice_of(event));
+        let chosen = (self.book.lock()).choose_cancelled(event.n, &mut event.dice());
         let Some(id) = chosen else { return };
         let dispatcher = &self.front.dispatcher;
         let is_in_flight = dispatcher.is_in_flight(id);
@@ -143,9 +141,4 @@ impl World<'_> {
         }
         self.news();
     }
-}
-
-/// Dice that choose the sample of a cancel.
-pub fn dice_of(event: &Event) -> Dice {
-    Dice::of(event.at_us, &[event.on, event.n])
 }

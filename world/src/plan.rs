@@ -316,6 +316,13 @@ pub struct Event {
     pub n: u64,
 }
 
+impl Event {
+    /// Dice that choose the sample of a cancel.
+    pub fn dice(&self) -> Dice {
+        Dice::of(self.at_us, &[self.on, self.n])
+    }
+}
+
 /// One world.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {

@@ -27,7 +27,6 @@ use crate::{
     book::{Moment, Shared},
     engine::Engine,
     epoch::{Seen, path},
-    faults::dice_of,
     frontend::Frontend,
     load::Load,
     plan::{Concerns, Event, Kind, Plan, ms},
@@ -345,7 +344,7 @@ impl<'p> World<'p> {
                 return;
             };
             if event.kind == Kind::Cancel {
-                let chosen = book.lock().choose_cancelled(event.n, &mut dice_of(&event));
+                let chosen = book.lock().choose_cancelled(event.n, &mut event.dice());
                 if let Some(id) = chosen {
                     book.lock().cancel(id, u32::MAX);
                     to.cancel(id);

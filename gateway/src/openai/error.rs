@@ -1,6 +1,6 @@
 //! Errors as OpenAI's API reports them.
 
-use super::response::{escape, string};
+use super::escape::{escape, string};
 
 /// Longest message, in bytes: a message may quote the request.
 const MESSAGE_BYTES_MAX: usize = 512;

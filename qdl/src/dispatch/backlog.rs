@@ -195,8 +195,8 @@ mod tests {
     }
 
     proptest! {
-        /// Each step: samples pushed, samples taken next (and the one removed before), and samples of
-        /// those put back.
+        /// Each step: samples pushed, samples taken next (and the one removed before), and samples
+        /// of those put back.
         #[test]
         fn samples_come_out_once_and_in_their_order(
             steps in prop::collection::vec((0u64..200, 0usize..80, 0usize..3), 1..60),

@@ -5,8 +5,8 @@
 //!                        \-> in a slot: a cancel goes to its accelerator, which answers or refuses
 //! ```
 //!
-//! A sample moves while it is looked for. So its id is noted first, and each thread that is about to
-//! post a sample, or to send it again, looks for a note. A thread that holds a connection's send
+//! A sample moves while it is looked for. So its id is noted first, and each thread that is about
+//! to post a sample, or to send it again, looks for a note. A thread that holds a connection's send
 //! token looks at the connection's ring and slots: nothing else posts there meanwhile, and a poster
 //! that gets the token later sees the note.
 

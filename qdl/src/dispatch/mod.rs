@@ -23,9 +23,9 @@
 //! So a slow accelerator delays no others' samples, and no sample waits for a lost connection.
 //!
 //! Every issued sample is completed exactly once: with its response, possibly after a retry on a
-//! second connection, or empty after [`Dispatcher::abort`] or [`Dispatcher::cancel`]. The completer gets the parts of a
-//! response as they arrive. After a retry the parts begin again at offset 0. The first token is
-//! reported once; the retry's first token must equal it.
+//! second connection, or empty after [`Dispatcher::abort`] or [`Dispatcher::cancel`]. The completer
+//! gets the parts of a response as they arrive. After a retry the parts begin again at offset 0.
+//! The first token is reported once; the retry's first token must equal it.
 
 mod api;
 mod backlog;

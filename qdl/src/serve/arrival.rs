@@ -83,8 +83,8 @@ pub trait Origin: Send + Sync {
 
     /// Records that a sample was dropped without answer or refusal, because the origin is gone
     /// ([`Origin::is_gone`]), the sample is cancelled ([`Origin::is_cancelled`]), or the engine
-    /// failed. The origin may use the slot again, but not before the call. Each sample ends with exactly one call of
-    /// [`Origin::respond`], [`Origin::refuse`] or this method.
+    /// failed. The origin may use the slot again, but not before the call. Each sample ends with
+    /// exactly one call of [`Origin::respond`], [`Origin::refuse`] or this method.
     fn dropped(&self, ticket: u64) {
         let _ = ticket;
     }

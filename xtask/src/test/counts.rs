@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-/// What a test prints, with a reason, before it returns because the machine or the fabric lacks something.
+/// What a test prints, with a reason, before it returns because the machine or the fabric lacks
+/// something.
 const SKIPPED: &str = "skipped: ";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

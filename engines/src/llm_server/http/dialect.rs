@@ -20,7 +20,8 @@
 //! * **llama.cpp** cannot be asked for a minimum length or for stop ids. To a prompt longer than a
 //!   slot's context, it answers with status 400.
 //!
-//! In every dialect, the end of sequence or the stop id is among the ids. No function here does I/O.
+//! In every dialect, the end of sequence or the stop id is among the ids. No function here does
+//! I/O.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
