@@ -17,12 +17,18 @@ use program::cli::{Screen, arguments, command, parse, version};
 #[global_allocator]
 static ALLOCATOR: program::Allocator = program::Allocator;
 
+/// The end of `--help`.
+const NODES: &str = "\
+`qdl frontend`, `qdl accelerator` and `qdl gateway` are the programs of a node: a run of LoadGen, the
+engines, and OpenAI's HTTP API in front of accelerators. Each has its own --help.";
+
 /// Commands around runs of `frontend` and `accelerator`: write configurations, find the highest
 /// rate, draw pages, build a submission.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "qdl",
     max_term_width = 100,
+    after_help = NODES,
     subcommand_required = true,
     arg_required_else_help = true
 )]
