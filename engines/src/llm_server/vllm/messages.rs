@@ -198,7 +198,7 @@ fn skip<'de, A: SeqAccess<'de>>(seq: &mut A, fields: usize) -> Result<(), A::Err
     (0..fields).try_for_each(|_| field::<IgnoredAny, A>(seq).map(|_| ()))
 }
 
-/// Reads an array of a version's messages with the method of [`ReadFields`].
+/// Makes a type that reads an array of a version's messages with its own `read`.
 macro_rules! reads_array {
     ($name:ident, $output:ty) => {
         #[derive(Clone, Copy)]
