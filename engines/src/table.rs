@@ -66,7 +66,8 @@ impl EngineKind {
 /// Makes the engine that `params` names. Loads the model, so that a bad model fails now.
 ///
 /// # Errors
-/// [`EngineError`](crate::EngineError): a library or model that cannot be loaded, or does not fit the configuration.
+/// [`EngineError`](crate::EngineError): a library or model that cannot be loaded, or does not fit
+/// the configuration.
 pub fn create(params: &EngineParams) -> Opened {
     (params.engine.kind.entry().open)(params)
 }

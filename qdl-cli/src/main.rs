@@ -19,8 +19,8 @@ static ALLOCATOR: program::Allocator = program::Allocator;
 
 /// The end of `--help`.
 const NODES: &str = "\
-`qdl frontend`, `qdl accelerator` and `qdl gateway` are the programs of a node: a run of LoadGen, the
-engines, and OpenAI's HTTP API in front of accelerators. Each has its own --help.";
+`qdl frontend`, `qdl accelerator` and `qdl gateway` are the programs of a node: a run of LoadGen,
+the engines, and OpenAI's HTTP API in front of accelerators. Each has its own --help.";
 
 /// Commands around runs of `frontend` and `accelerator`: write configurations, find the highest
 /// rate, draw pages, build a submission.
