@@ -51,7 +51,7 @@ pub(super) const VERSIONS: [CoreVersion; 10] = [
     row(28, 16, 11, Ran),
     row(29, 17, 11, Read),
     row(30, 17, 11, Ran),
-    row(31, 18, 11, Read),
+    row(31, 18, 11, Ran),
     row(32, 18, 11, Ran),
     CoreVersion {
         error: Some(18),
