@@ -15,11 +15,12 @@ use std::{
 use clap::{CommandFactory, Parser};
 use fabric::{
     clock::now_ns,
-    os::{cannot_listen, lock},
+    os::{cannot_listen, lock, more_open_files, open_files},
 };
 use program::{
     cli::{self, Screen},
     signals,
+    web::Access,
 };
 use qdl::{
     control::Token,
@@ -147,7 +148,7 @@ fn run(arguments: &Arguments, signals: signals::Blocked) -> Result<u8, Error> {
         sizes: file.sizes(),
         config: file.gateway.clone(),
         text,
-        token,
+        access: token.map(Access::Token),
         options: cluster.options(),
         cluster,
         prompts,
@@ -219,23 +220,13 @@ fn bind(file: &GatewayFile) -> Result<std::net::TcpListener, Error> {
 /// Raises the limit of descriptors to what the connections need, or says what is missing.
 fn allow_descriptors(connections: usize) {
     let wanted = connections as u64 + OWN_DESCRIPTORS;
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: the call writes to `limit`, which outlives it.
-    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } != 0 || limit.rlim_cur >= wanted
-    {
-        return;
-    }
-    limit.rlim_cur = wanted.min(limit.rlim_max);
-    // SAFETY: the call reads `limit`.
-    let set = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
-    if set != 0 || limit.rlim_cur < wanted {
+    let Ok(limit) = open_files() else { return };
+    let (before, more) = more_open_files(wanted.saturating_sub(limit.rlim_cur));
+    let allowed = before + more;
+    if allowed < wanted {
         tracing::warn!(
-            "{} file descriptors allowed, and {connections} connections want {wanted}: raise \
-             `ulimit -Hn`, or lower `gateway.connections`",
-            limit.rlim_cur
+            "{allowed} file descriptors allowed, and {connections} connections want {wanted}: \
+             raise `ulimit -Hn`, or lower `gateway.connections`"
         );
     }
 }

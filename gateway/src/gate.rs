@@ -5,16 +5,20 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
-use program::metrics::{Family, Figures};
-use qdl::{control::Token, request::OptionSet, run::Cluster};
+use program::{
+    metrics::{Family, Figures},
+    web::Access,
+};
+use qdl::{request::OptionSet, run::Cluster};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     config::{GatewayConfig, TokenSizes},
     inbox::{Inbox, RequestId},
     prompts::Prompts,
-    record::{RequestLog, RequestTimes},
+    record::RequestLog,
     text::Text,
+    totals::{RequestEnd, RequestTimes},
 };
 
 /// The shared parts of a gateway.
@@ -29,8 +33,8 @@ pub struct Gate {
     pub sizes: TokenSizes,
     /// The model's tokenizer; `None` where requests and answers are token ids.
     pub text: Option<Arc<Text>>,
-    /// The token that requests bring.
-    pub token: Option<Token>,
+    /// What requests must have, where they must have something.
+    pub access: Option<Access>,
     /// The accelerators.
     pub cluster: Cluster,
     /// Options that all accelerators have.
@@ -101,9 +105,10 @@ impl Gate {
 
     /// Records a request that has ended.
     pub fn record(&self, times: &RequestTimes) {
+        let has_left = times.end == RequestEnd::Left;
         let counts = [
             (&self.tokens, u64::from(times.tokens)),
-            (&self.left, u64::from(times.is_left)),
+            (&self.left, u64::from(has_left)),
         ];
         for (count, n) in counts {
             count.fetch_add(n, Ordering::Relaxed);

@@ -16,8 +16,7 @@ use std::{
     time::Duration,
 };
 
-pub use crate::totals::RequestTimes;
-use crate::totals::{Counter, Totals};
+use crate::totals::{Counter, RequestTimes, Totals};
 
 /// Name of the file.
 pub const FILE: &str = "requests.csv";
@@ -88,7 +87,7 @@ fn write(
     let mut out = BufWriter::with_capacity(1 << 20, file);
     writeln!(
         out,
-        "arrived_ns,issued_ns,first_token_ns,last_token_ns,node,prompt_tokens,tokens,left"
+        "arrived_ns,issued_ns,first_token_ns,last_token_ns,node,prompt_tokens,tokens,end"
     )?;
     loop {
         let r = match waiting.recv_timeout(FLUSH) {
@@ -114,7 +113,7 @@ fn write(
             node.map_or("", |n| n),
             r.prompt,
             r.tokens,
-            u8::from(r.is_left)
+            r.end.word()
         )?;
     }
 }

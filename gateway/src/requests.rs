@@ -20,7 +20,7 @@ use crate::{
     openai::ApiError,
     progress::AnswerProgress,
     prompts::PromptRoom,
-    record::RequestTimes,
+    totals::{RequestEnd, RequestTimes},
 };
 
 /// One thread's requests.
@@ -303,13 +303,23 @@ impl Drop for Asked {
         let Some(request) = of(&mut requests, self.id) else {
             return;
         };
+        let times = &mut request.times;
+        if self.is_answered {
+            times.end = RequestEnd::Answered;
+            if times.last_ns == 0 {
+                // A stop string ended the answer before its sample.
+                times.last_ns = now_ns();
+                times.tokens = request.progress.tokens();
+            }
+        } else if !matches!(request.end, Some(Err(_))) {
+            times.end = RequestEnd::Left;
+            times.tokens = request.progress.tokens();
+        }
         if request.room.is_none() {
             self.requests.gate.record(&request.times);
             requests.remove(self.id.place as usize);
         } else {
             request.is_left = true;
-            request.times.is_left = !self.is_answered;
-            request.times.tokens = request.progress.tokens();
             drop(requests);
             self.requests.gate.cancel(self.id);
         }

@@ -16,14 +16,14 @@ use bytes::Bytes;
 use fabric::clock::now_ns;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{
-    HeaderMap, Method, Request, Response, StatusCode,
+    Method, Request, Response, StatusCode,
     body::{Body, Frame, Incoming, SizeHint},
     header::{self, HeaderValue},
     server::conn::http1,
     service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
-use program::web::Answer as Page;
+use program::web::{Access, AnswerBody};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
@@ -33,9 +33,9 @@ use crate::{
     answer::{self, Events, TokenReader},
     openai::{self, ApiError, Completion, Endpoint, Identity, Messages, Prompt, Writer},
     options::options,
-    record::RequestTimes,
     requests::Requests,
     text::Text,
+    totals::RequestTimes,
 };
 
 /// Longest wait for a request's head, on a new connection or after an answer.
@@ -60,17 +60,7 @@ pub enum Reply {
     /// The events of a stream.
     Events(Box<Events>),
     /// A page of the programs' web server.
-    Page(<Page as IntoBody>::Body),
-}
-
-/// Names the body of the programs' pages.
-pub trait IntoBody {
-    /// The body.
-    type Body;
-}
-
-impl<B> IntoBody for Response<B> {
-    type Body = B;
+    Page(AnswerBody),
 }
 
 impl Body for Reply {
@@ -127,7 +117,7 @@ async fn respond(requests: &Rc<Requests>, request: Request<Incoming>) -> Respons
     let gate = &requests.gate;
     let answered = match (request.method(), request.uri().path()) {
         (&Method::GET, "/health") => return health(requests),
-        _ if !is_admitted(requests, request.headers()) => Err(unauthorized()),
+        (_, _) if !is_admitted(&gate.access, &request) => Err(unauthorized()),
         (&Method::POST, "/v1/completions") => {
             complete(requests, Endpoint::Completions, request, arrived_ns).await
         }
@@ -156,14 +146,9 @@ async fn respond(requests: &Rc<Requests>, request: Request<Incoming>) -> Respons
     response
 }
 
-fn is_admitted(requests: &Requests, headers: &HeaderMap) -> bool {
-    let Some(token) = &requests.gate.token else {
-        return true;
-    };
-    let value = headers.get(header::AUTHORIZATION);
-    let given = value.and_then(|value| value.to_str().ok());
-    let given = given.and_then(|value| value.strip_prefix("Bearer "));
-    given.is_some_and(|given| token.is(given.trim().as_bytes()))
+fn is_admitted(access: &Option<Access>, request: &Request<Incoming>) -> bool {
+    let check = |access: &Access| access.check(request.uri(), request.headers()).is_ok();
+    access.as_ref().is_none_or(check)
 }
 
 fn health(requests: &Requests) -> Response<Reply> {
@@ -249,7 +234,7 @@ async fn complete(
         ));
     }
     let (asked, ids) = ids(requests, asked).await?;
-    let limit = limit(requests, &asked, ids.len())?;
+    let limit = limit(requests, &asked)?;
     let options = options(&asked, limit, gate.options)?;
     if gate.in_flight.load(Ordering::Relaxed) >= gate.config.requests {
         return Err(full(
@@ -401,8 +386,7 @@ fn encode(text: &Text, prompt: &Prompt) -> Result<Vec<i32>, ApiError> {
 }
 
 /// Most tokens of the answer: the request's limit, or the model's longest answer.
-fn limit(requests: &Requests, asked: &Completion, prompt: usize) -> Result<u32, ApiError> {
-    let _ = prompt;
+fn limit(requests: &Requests, asked: &Completion) -> Result<u32, ApiError> {
     let most = requests.gate.sizes.answer as u32;
     match asked.limit {
         Some(limit) if limit.get() > most => Err(ApiError::invalid(

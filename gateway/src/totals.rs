@@ -27,8 +27,31 @@ pub struct RequestTimes {
     pub prompt: u32,
     /// Tokens of the answer.
     pub tokens: u32,
-    /// The client went away before the end.
-    pub is_left: bool,
+    /// How the request ended.
+    pub end: RequestEnd,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RequestEnd {
+    /// An accelerator refused the request, or was lost, or its successor's answer differed.
+    #[default]
+    Failed,
+    /// The client got its whole answer.
+    Answered,
+    /// The client went away before the end of its answer.
+    Left,
+}
+
+impl RequestEnd {
+    /// The word in `requests.csv`.
+    pub fn word(self) -> &'static str {
+        match self {
+            RequestEnd::Failed => "failed",
+            RequestEnd::Answered => "answered",
+            RequestEnd::Left => "left",
+        }
+    }
 }
 
 /// Percentiles of a time, in nanoseconds.
@@ -107,15 +130,11 @@ impl Counter {
     /// Counts a request.
     pub fn add(&mut self, request: &RequestTimes) {
         let totals = &mut self.totals;
-        if request.is_left {
-            totals.left += 1;
-            return;
+        match request.end {
+            RequestEnd::Failed => return totals.failed += 1,
+            RequestEnd::Left => return totals.left += 1,
+            RequestEnd::Answered => totals.completed += 1,
         }
-        if request.node.is_none() || request.tokens == 0 {
-            totals.failed += 1;
-            return;
-        }
-        totals.completed += 1;
         totals.prompt_tokens += u64::from(request.prompt);
         totals.tokens += u64::from(request.tokens);
         let ends = [request.issued_ns, request.first_ns, request.last_ns];
@@ -176,17 +195,17 @@ mod tests {
             node: Some(0),
             prompt: 3,
             tokens: 10,
-            is_left: false,
+            end: RequestEnd::Answered,
         };
         counter.add(&request(100, 120, 900));
         counter.add(&request(200, 240, 500));
         let left = RequestTimes {
-            is_left: true,
+            end: RequestEnd::Left,
             ..request(1, 2, 5000)
         };
         counter.add(&left);
         let lost = RequestTimes {
-            node: None,
+            end: RequestEnd::Failed,
             ..request(1, 2, 5000)
         };
         counter.add(&lost);

@@ -79,14 +79,6 @@ pub enum OptionsError {
     Lacks(&'static str, OptionSet),
 }
 
-const MIN_TOKENS: u16 = 1;
-const TEMPERATURE: u16 = 2;
-const TOP_P: u16 = 3;
-const TOP_K: u16 = 4;
-const SEED: u16 = 5;
-const IGNORE_EOS: u16 = 6;
-const STOP_IDS: u16 = 7;
-
 impl RequestOptions {
     /// No option.
     pub const NONE: RequestOptions = RequestOptions {
@@ -115,33 +107,33 @@ impl RequestOptions {
         out.extend(Self::limit_block(
             self.token_limit.map_or(0, NonZeroU32::get),
         ));
-        let mut field = |kind: u16, value: &[u8]| {
-            out.extend(kind.to_le_bytes());
+        let mut field = |kind: RequestOption, value: &[u8]| {
+            out.extend((kind as u16).to_le_bytes());
             out.extend((value.len() as u16).to_le_bytes());
             out.extend(value);
             out.resize(start + (out.len() - start).next_multiple_of(8), 0);
         };
         if let Some(n) = self.min_tokens {
-            field(MIN_TOKENS, &n.to_le_bytes());
+            field(RequestOption::MinTokens, &n.to_le_bytes());
         }
         if let Some(t) = self.temperature {
-            field(TEMPERATURE, &t.to_le_bytes());
+            field(RequestOption::Temperature, &t.to_le_bytes());
         }
         if let Some(p) = self.top_p {
-            field(TOP_P, &p.to_le_bytes());
+            field(RequestOption::TopP, &p.to_le_bytes());
         }
         if let Some(k) = self.top_k {
-            field(TOP_K, &k.to_le_bytes());
+            field(RequestOption::TopK, &k.to_le_bytes());
         }
         if let Some(seed) = self.seed {
-            field(SEED, &seed.to_le_bytes());
+            field(RequestOption::Seed, &seed.to_le_bytes());
         }
         if self.ignore_eos {
-            field(IGNORE_EOS, &[]);
+            field(RequestOption::IgnoreEos, &[]);
         }
         if !self.stop_ids.is_empty() {
             let ids: Vec<u8> = self.stop_ids.iter().flat_map(|i| i.to_le_bytes()).collect();
-            field(STOP_IDS, &ids);
+            field(RequestOption::StopIds, &ids);
         }
         let len = (out.len() - start) as u16;
         out[start..start + 2].copy_from_slice(&len.to_le_bytes());
@@ -189,10 +181,8 @@ impl RequestOptions {
             (self.ignore_eos, RequestOption::IgnoreEos),
             (!self.stop_ids.is_empty(), RequestOption::StopIds),
         ];
-        let needed = all.iter().filter(|(is_set, _)| *is_set);
-        needed.fold(OptionSet::NONE, |set, (_, option)| {
-            set.or(OptionSet::of(&[*option]))
-        })
+        let needed = |(is_set, option): (bool, _)| is_set.then_some(option);
+        all.into_iter().filter_map(needed).collect()
     }
 
     /// Length of the block that `request` begins with; `None` where it is none.
@@ -222,9 +212,9 @@ impl RequestOptions {
         let mut last = 0;
         while let Some((kind, rest)) = fields.split_first_chunk() {
             let kind = u16::from_le_bytes(*kind);
-            if !(MIN_TOKENS..=STOP_IDS).contains(&kind) {
-                return Err(OptionsError::Unknown(kind));
-            }
+            let known = RequestOption::ALL.get(usize::from(kind));
+            let option = known.filter(|option| **option != RequestOption::TokenLimit);
+            let option = *option.ok_or(OptionsError::Unknown(kind))?;
             let value = rest.split_first_chunk().and_then(|(len, rest)| {
                 let len = usize::from(u16::from_le_bytes(*len));
                 let (value, rest) = rest.split_at_checked(len)?;
@@ -233,26 +223,27 @@ impl RequestOptions {
                 fields = rest;
                 zeros.iter().all(|b| *b == 0).then_some(value)
             });
-            let known = value
+            let set = value
                 .filter(|_| kind > last)
-                .and_then(|v| options.set(kind, v));
-            known.ok_or(OptionsError::Garbled)?;
+                .and_then(|value| options.set(option, value));
+            set.ok_or(OptionsError::Garbled)?;
             last = kind;
         }
         options.check().map(|()| options)
     }
 
     /// Sets one field; `None` if the length of its value is wrong.
-    fn set(&mut self, kind: u16, value: &[u8]) -> Option<()> {
+    fn set(&mut self, option: RequestOption, value: &[u8]) -> Option<()> {
         let word = || value.try_into().ok();
-        match kind {
-            MIN_TOKENS => self.min_tokens = Some(u32::from_le_bytes(word()?)),
-            TEMPERATURE => self.temperature = Some(f32::from_le_bytes(word()?)),
-            TOP_P => self.top_p = Some(f32::from_le_bytes(word()?)),
-            TOP_K => self.top_k = Some(u32::from_le_bytes(word()?)),
-            SEED => self.seed = Some(u64::from_le_bytes(value.try_into().ok()?)),
-            IGNORE_EOS => self.ignore_eos = value.is_empty().then_some(true)?,
-            _ => {
+        match option {
+            RequestOption::TokenLimit => return None,
+            RequestOption::MinTokens => self.min_tokens = Some(u32::from_le_bytes(word()?)),
+            RequestOption::Temperature => self.temperature = Some(f32::from_le_bytes(word()?)),
+            RequestOption::TopP => self.top_p = Some(f32::from_le_bytes(word()?)),
+            RequestOption::TopK => self.top_k = Some(u32::from_le_bytes(word()?)),
+            RequestOption::Seed => self.seed = Some(u64::from_le_bytes(value.try_into().ok()?)),
+            RequestOption::IgnoreEos => self.ignore_eos = value.is_empty().then_some(true)?,
+            RequestOption::StopIds => {
                 let (ids, rest) = value.as_chunks();
                 let is_sound = rest.is_empty() && (1..=MAX_STOP_IDS).contains(&ids.len());
                 self.stop_ids =
@@ -308,6 +299,10 @@ mod tests {
             prop_assert_eq!(RequestOptions::decode(block), Ok(options));
             let end = usize::from(cut) % block.len();
             prop_assert_eq!(RequestOptions::block_len(&block[..end]), None);
+            for len in [0u16, 7, 12, MAX_OPTIONS as u16 + 8] {
+                let request = [&len.to_le_bytes(), &[0; MAX_OPTIONS + 64][..]].concat();
+                prop_assert_eq!(RequestOptions::block_len(&request), None, "{}", len);
+            }
         }
 
         /// Any bytes are sound options or an error, and sound options are encoded again.
@@ -324,7 +319,9 @@ mod tests {
             }
             for bytes in [&block[..], &[&block[..8], &noise].concat()] {
                 if let Ok(options) = RequestOptions::decode(bytes) {
-                    prop_assert_eq!(options.encode(&mut Vec::new()), Ok(()));
+                    let mut again = Vec::new();
+                    prop_assert_eq!(options.encode(&mut again), Ok(()));
+                    prop_assert_eq!(RequestOptions::decode(&again), Ok(options));
                 }
             }
         }

@@ -4,30 +4,32 @@ use std::{collections::BTreeSet, fmt};
 
 use serde::{Deserialize, Serialize};
 
-/// One option of a request.
+/// One option of a request. Its number is the kind of its field on the wire; the token limit has a
+/// place of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RequestOption {
     /// Most tokens of the answer.
-    TokenLimit,
+    TokenLimit = 0,
     /// Fewest tokens of the answer.
-    MinTokens,
+    MinTokens = 1,
     /// Temperature of sampling above 0. Every engine takes 0, which is greedy.
-    Temperature,
+    Temperature = 2,
     /// Probability of the tokens that sampling chooses from.
-    TopP,
+    TopP = 3,
     /// Number of the tokens that sampling chooses from.
-    TopK,
+    TopK = 4,
     /// Seed of sampling.
-    Seed,
+    Seed = 5,
     /// The answer goes on behind the end of sequence.
-    IgnoreEos,
+    IgnoreEos = 6,
     /// Ids that end the answer.
-    StopIds,
+    StopIds = 7,
 }
 
 impl RequestOption {
-    const ALL: [RequestOption; 8] = [
+    /// Every option, by its number.
+    pub const ALL: [RequestOption; 8] = [
         RequestOption::TokenLimit,
         RequestOption::MinTokens,
         RequestOption::Temperature,
@@ -109,9 +111,16 @@ impl OptionSet {
     }
 }
 
+impl FromIterator<RequestOption> for OptionSet {
+    fn from_iter<I: IntoIterator<Item = RequestOption>>(options: I) -> Self {
+        let bits = options.into_iter().map(|option| 1 << option as u8);
+        OptionSet(bits.fold(0, |all, bit| all | bit))
+    }
+}
+
 impl From<BTreeSet<RequestOption>> for OptionSet {
     fn from(options: BTreeSet<RequestOption>) -> Self {
-        OptionSet::of(&options.into_iter().collect::<Vec<_>>())
+        options.into_iter().collect()
     }
 }
 

@@ -171,7 +171,7 @@ impl Book {
 
     /// Notes that a sample is about to be cancelled; so many `more` attempts may arrive.
     pub fn cancel(&mut self, id: u64, more: u32) {
-        self.mix(5, id);
+        self.mix(7, id);
         self.say(|| format!("cancel {id}"));
         let fate = &mut self.fates[id as usize];
         if fate.ends == 0 {

@@ -196,13 +196,8 @@ impl World<'_> {
         require(!records || recorded == answered, "samples recorded");
         let refused = counts.refused.iter().sum::<u64>();
         let again = counts.answered + counts.redispatched + refused;
-        // A cancelled sample may be lost, and is then completed without a second post.
-        let may_lack = !self.plan.has_none(&[Kind::Cancel]);
-        let is_posted = match may_lack {
-            true => (again..=again + counts.emptied).contains(&counts.posted),
-            false => counts.posted == again,
-        };
-        require(aborted || is_posted, "samples posted");
+        let again = again + self.front.dispatcher.lost_cancelled();
+        require(aborted || counts.posted == again, "samples posted");
         let shape = &self.plan.shape;
         // Pauses of 100 ms at most, and 1.5 s until the run is aborted.
         let comes_back = shape.retry_ms <= 5 && shape.lost_ms >= 2_000;

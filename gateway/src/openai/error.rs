@@ -5,7 +5,7 @@ use super::escape::{escape, string};
 /// Longest message, in bytes: a message may quote the request.
 const MESSAGE_BYTES_MAX: usize = 512;
 
-/// What the client is told when a request fails.
+/// Error of a request, as its client gets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiError {
     /// HTTP status.

@@ -72,8 +72,11 @@ fn make_room(places: &mut Vec<Place>) -> bool {
     true
 }
 
+/// Body of an answer.
+pub type AnswerBody = UnsyncBoxBody<Bytes, Infallible>;
+
 /// An answer to a request.
-pub type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+pub type Answer = Response<AnswerBody>;
 
 /// A bound address that is not served yet, so that address errors occur first.
 #[derive(Debug)]

@@ -279,7 +279,7 @@ pub struct RefusedSample {
 pub trait Owner: Send + Sync {
     /// Completes these samples without a response.
     fn complete_empty(&self, samples: &[Sample]);
-    /// Handles an event, on a NIC thread; must return quickly.
+    /// Handles an event, on a NIC thread or on one that posts or cancels; must return quickly.
     fn event(&self, event: DispatchEvent);
 }
 

@@ -5,8 +5,8 @@
 //!                        \-> in a slot: a cancel goes to its accelerator, which answers or refuses
 //! ```
 //!
-//! A sample moves while it is looked for. So its id is noted first, and each thread that is about
-//! to post a sample, or to send it again, looks for a note. A thread that holds a connection's send
+//! The sample may move during the search, so the dispatcher notes the id first. Each thread that is
+//! about to post a sample, or to send it again, looks for a note. A thread that holds a connection's send
 //! token looks at the connection's ring and slots: nothing else posts there meanwhile, and a poster
 //! that gets the token later sees the note.
 
@@ -23,31 +23,30 @@ use crossbeam_utils::CachePadded;
 use super::{Attempt, Connection, DispatchEvent, DispatchState, Dispatcher, WARM_UP_ID};
 use fabric::{Imm, clock::now_ns, os::lock};
 
-/// Time after which the note of a sample that is in no slot goes: its sample has ended, since no
-/// thread holds a sample between two places for so long.
+/// Age at which a note is purged whose sample is in no slot: no thread holds a sample between two
+/// places for so long.
 const NOTE_NS: u64 = 1_000_000_000;
 
 /// Notes of cancelled samples.
 #[derive(Default)]
 pub(super) struct Cancels {
-    /// Number of notes.
-    noted: CachePadded<AtomicUsize>,
+    note_count: CachePadded<AtomicUsize>,
     /// Cancels so far, by which a connection's poster knows of new ones.
-    count: AtomicU64,
+    cancel_count: AtomicU64,
     notes: Mutex<HashMap<u64, Note>>,
 }
 
 struct Note {
     at_ns: u64,
-    /// The connection and slot of the sample, once its accelerator has been told.
-    told: Option<(usize, Imm)>,
+    /// Connection and slot of the sample, once the cancel has been sent to its accelerator.
+    sent: Option<(usize, Imm)>,
 }
 
 impl Cancels {
     /// Whether any sample is cancelled.
     #[inline]
     pub fn is_any(&self) -> bool {
-        self.noted.load(Ordering::Relaxed) > 0
+        self.note_count.load(Ordering::Relaxed) > 0
     }
 
     /// Removes the note of a sample that ends now; false where it has none.
@@ -56,7 +55,7 @@ impl Cancels {
         self.is_any() && {
             let mut notes = lock(&self.notes);
             let is_noted = notes.remove(&id).is_some();
-            self.noted.store(notes.len(), Ordering::Relaxed);
+            self.note_count.store(notes.len(), Ordering::Relaxed);
             is_noted
         }
     }
@@ -65,31 +64,50 @@ impl Cancels {
         lock(&self.notes).contains_key(&id)
     }
 
-    fn note(&self, id: u64, connections: &[Connection]) {
-        let (at_ns, mut notes) = (now_ns(), lock(&self.notes));
+    /// Removes the notes of these samples, which have ended.
+    #[inline]
+    pub fn take_all(&self, ids: impl Iterator<Item = u64>) {
+        if self.is_any() {
+            let mut notes = lock(&self.notes);
+            for id in ids {
+                notes.remove(&id);
+            }
+            self.note_count.store(notes.len(), Ordering::Relaxed);
+        }
+    }
+
+    /// Removes the old notes of samples that no accelerator answers: they ended before their
+    /// cancel.
+    pub fn purge(&self, now: u64, connections: &[Connection]) {
+        let mut notes = lock(&self.notes);
         notes.retain(|_, note| {
-            let is_owed = note.told.is_some_and(|(c, imm)| {
+            let is_owed = note.sent.is_some_and(|(c, imm)| {
                 let granted = connections[c].window.grants().open_use(imm.slot());
                 granted == Some(imm.use_count())
             });
-            is_owed || at_ns.saturating_sub(note.at_ns) < NOTE_NS
+            is_owed || now.saturating_sub(note.at_ns) < NOTE_NS
         });
-        let note = Note { at_ns, told: None };
-        notes.entry(id).or_insert(note);
-        self.noted.store(notes.len(), Ordering::Relaxed);
-        self.count.fetch_add(1, Ordering::Relaxed);
+        self.note_count.store(notes.len(), Ordering::Relaxed);
     }
 
-    /// Slots of a connection whose noted samples the accelerator does not know of.
-    fn find(&self, connection: &Connection) -> Vec<Imm> {
+    fn add_note(&self, id: u64) {
         let mut notes = lock(&self.notes);
-        let granted = connection.tracker.granted();
-        let noted = granted.filter_map(|(imm, id)| {
-            let note = notes.get_mut(&id)?;
-            let place = Some((connection.index, imm));
-            (std::mem::replace(&mut note.told, place) != place).then_some(imm)
+        let at_ns = now_ns();
+        notes.entry(id).or_insert(Note { at_ns, sent: None });
+        self.note_count.store(notes.len(), Ordering::Relaxed);
+        self.cancel_count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Slots of a connection whose cancelled samples have no cancel under way, from now on one.
+    fn take_unsent(&self, connection: &Connection) -> Vec<Imm> {
+        let mut granted: Vec<_> = connection.tracker.granted().collect();
+        let mut notes = lock(&self.notes);
+        granted.retain(|(imm, id)| {
+            let place = Some((connection.index, *imm));
+            let note = notes.get_mut(id);
+            note.is_some_and(|note| std::mem::replace(&mut note.sent, place) != place)
         });
-        noted.collect()
+        granted.into_iter().map(|(imm, _)| imm).collect()
     }
 }
 
@@ -104,7 +122,8 @@ impl Dispatcher {
     /// Until its completion the sample's memory is in use.
     ///
     /// An answer under way completes the sample as if it had not been cancelled. The cancel of a
-    /// sample that has ended has no effect. No two outstanding samples may have this id.
+    /// sample that has ended has no effect, but its id may be issued again only after 1 s. No two
+    /// outstanding samples may have this id.
     ///
     /// Cost: one look at each slot of all connections, and at the backlog, under its lock. Until
     /// the sample has ended, each post takes one more lock.
@@ -115,7 +134,7 @@ impl Dispatcher {
         if id == WARM_UP_ID {
             return;
         }
-        s.cancels.note(id, &s.connections);
+        s.cancels.add_note(id);
         s.end_waiting(id);
         for connection in &s.connections {
             // This thread looks, or the one that owns the send token.
@@ -142,12 +161,8 @@ impl DispatchState {
             let at = refused.iter().position(|s| s.id == id);
             at.map(|at| refused.swap_remove(at))
         };
-        let waiting = self.backlog.remove(id);
-        for sample in waiting
-            .map(|attempt| attempt.sample)
-            .into_iter()
-            .chain(refused)
-        {
+        let waiting = self.backlog.remove(id).map(|attempt| attempt.sample);
+        if let Some(sample) = waiting.or(refused) {
             self.cancels.take(id);
             self.complete_empty(&[sample]);
         }
@@ -163,7 +178,7 @@ impl DispatchState {
     /// Looks for samples cancelled since the last look. The caller owns the send token.
     #[inline]
     pub(super) fn look_for_cancelled(&self, connection: &Connection) {
-        let count = self.cancels.count.load(Ordering::Relaxed);
+        let count = self.cancels.cancel_count.load(Ordering::Relaxed);
         if count != connection.cancels_seen.load(Ordering::Relaxed) {
             connection.cancels_seen.store(count, Ordering::Relaxed);
             self.find_cancelled(connection);
@@ -194,10 +209,12 @@ impl DispatchState {
             self.wake_all();
             self.distribute();
         }
-        for imm in self.cancels.find(connection) {
+        // Before the slots: the slots of an epoch that has ended must not get a new epoch's number.
+        let epoch = connection.epoch.load(Ordering::Acquire);
+        for imm in self.cancels.take_unsent(connection) {
             self.owner.event(DispatchEvent::Cancelled {
                 connection: connection.index,
-                epoch: connection.epoch.load(Ordering::Relaxed),
+                epoch,
                 imm,
             });
         }

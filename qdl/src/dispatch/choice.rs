@@ -109,7 +109,9 @@ impl Choice {
         let chosen = self.by_load.pick(connections.len(), |i| {
             let connection = &connections[i];
             let mut load = connection.load_if(&may);
-            if let Some(all) = self.of_peer.get(connection.cfgs.peer) {
+            if load.takes()
+                && let Some(all) = self.of_peer.get(connection.cfgs.peer)
+            {
                 let in_flight = |i: &usize| connections[*i].load().in_flight;
                 load = load.with_more(all.iter().map(in_flight).sum::<usize>() * PEER);
             }

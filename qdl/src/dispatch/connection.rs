@@ -180,7 +180,7 @@ impl Connection {
     /// Brings the connection up with a fresh link.
     pub(crate) fn attach(&self, tx: Box<dyn Tx>, epoch: u32) {
         self.window.grants().reset();
-        self.epoch.store(epoch, Ordering::Relaxed);
+        self.epoch.store(epoch, Ordering::Release);
         self.send.attach(tx);
         self.up.store(true, Ordering::SeqCst);
     }

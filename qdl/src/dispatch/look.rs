@@ -39,6 +39,11 @@ impl Dispatcher {
         }
     }
 
+    /// Samples that were cancelled before the loss of their connection.
+    pub fn lost_cancelled(&self) -> u64 {
+        self.shared.ends.lost_cancelled.load(Ordering::Relaxed)
+    }
+
     /// Whether a sample with this id is in flight. Call it while no other thread posts.
     pub fn is_in_flight(&self, id: u64) -> bool {
         let mut connections = self.shared.connections.iter();

@@ -152,6 +152,8 @@ struct Ends {
     refusals: [AtomicU64; 3],
     /// Samples refused three times, kept until the run is aborted.
     refused_for_good: Mutex<Vec<Sample>>,
+    /// Samples cancelled before the loss of their connection: posted, and not sent again.
+    lost_cancelled: AtomicU64,
     lost_connections: AtomicU64,
 }
 

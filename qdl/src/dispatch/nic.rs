@@ -203,6 +203,10 @@ impl NicEnd for FrontendEnd {
         }
         self.shared.fold_scores(now_ns);
         self.shared.distribute();
+        if self.shared.cancels.is_any() {
+            let connections = &self.shared.connections;
+            self.shared.cancels.purge(now_ns, connections);
+        }
         self.completer.tick(now_ns);
     }
 }

@@ -307,6 +307,9 @@ impl DispatchState {
         let free = self.free_slots(before.saturating_add(n));
         let handed_over = free.saturating_sub(before).min(n);
         backlog.push(samples.iter().copied().map(Attempt::from));
+        if self.cancels.is_any() {
+            samples.iter().for_each(|sample| self.look_again(sample.id));
+        }
         if handed_over > 0 {
             let all = &self.issuing.handed_over;
             all.fetch_add(handed_over, Ordering::Relaxed);
@@ -528,9 +531,10 @@ impl WriteSource for Requests<'_> {
         self.writes = 0;
         // Only a failed link leaves samples in the row. The thread that takes the connection down
         // wakes the others.
-        self.shared
-            .backlog
-            .put_back(self.row.get(self.next..).unwrap_or_default());
+        let left = self.row.get(self.next..).unwrap_or_default();
+        self.shared.backlog.put_back(left);
+        left.iter()
+            .for_each(|attempt| self.shared.look_again(attempt.sample.id));
         self.row.clear();
         self.next = 0;
         self.shared

@@ -373,12 +373,9 @@ impl Inbound {
                 whole: s.in_flight.history.first_token.is_none(),
             }
         };
-        if shared.cancels.is_any() {
-            // Their answers were under way.
-            for s in &self.responses {
-                shared.cancels.take(s.in_flight.sample.id);
-            }
-        }
+        // An answer that has arrived wins over the cancel.
+        let ids = self.responses.iter().map(|s| s.in_flight.sample.id);
+        shared.cancels.take_all(ids);
         let keeps = completer.keeps();
         if keeps {
             let keep = |s: &ArrivedResponse| KeptResponse::new(shared, s.slot, &response(s));
@@ -472,17 +469,18 @@ impl DispatchState {
             connection.posted.fetch_sub(1, Ordering::Relaxed);
             return false;
         }
+        self.choice.undo(connection, sample.len);
         if self.end_if_cancelled(&attempt) {
-            self.choice.undo(connection, attempt.sample.len);
+            let lost = &self.ends.lost_cancelled;
+            lost.fetch_add(1, Ordering::Relaxed);
             return false;
         }
-        let (len, tries) = (sample.len, &mut attempt.history.tries);
+        let tries = &mut attempt.history.tries;
         tries.lost(now_ns().saturating_sub(sample.issued_ns));
         let losses = tries.losses;
         if losses >= LOSSES && too_often_lost.is_none_or(|w| w.history.tries.losses < losses) {
             *too_often_lost = Some(attempt);
         }
-        self.choice.undo(connection, len);
         self.backlog.push(iter::once(attempt));
         // After an abort, the sample is not sent again.
         let goes = !self.is_aborted();

@@ -83,7 +83,7 @@ pub trait Origin: Send + Sync {
 
     /// Records that a sample was dropped without answer or refusal, because the origin is gone
     /// ([`Origin::is_gone`]), the sample is cancelled ([`Origin::is_cancelled`]), or the engine
-    /// failed. The origin may use the slot again, but not before the call. Each sample ends with
+    /// failed. The origin may reuse the slot only from this call on. Each sample ends with
     /// exactly one call of [`Origin::respond`], [`Origin::refuse`] or this method.
     fn dropped(&self, ticket: u64) {
         let _ = ticket;
@@ -121,9 +121,9 @@ pub trait Origin: Send + Sync {
 
 /// One sample: the input in the fabric's slot, and an output buffer that the origin sends from.
 ///
-/// An arrival dropped without an answer leaves its slot in use until its connection ends, unless
-/// the sample is cancelled: the origin then refuses it. This is right only if the connection is
-/// lost. The origin counts the drop ([`Origin::dropped`]).
+/// An arrival dropped without an answer leaves its slot in use until its connection ends: drop one
+/// only if the connection is lost. The origin refuses a dropped arrival whose sample is cancelled,
+/// and counts each drop ([`Origin::dropped`]).
 pub struct Arrival {
     input: *const u8,
     len: u32,

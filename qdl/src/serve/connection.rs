@@ -309,7 +309,7 @@ impl ServeConnection {
         if let Some(mark) = self.mark(slot) {
             // A cancel of this use may come meanwhile.
             let (old, order) = (mark.load(Ordering::Relaxed), Ordering::Relaxed);
-            if old != CANCELLED | u32::from(imm.use_count()) {
+            if old != 0 && old != CANCELLED | u32::from(imm.use_count()) {
                 let _ = mark.compare_exchange(old, 0, order, order);
             }
         }
@@ -465,13 +465,15 @@ impl ServeConnection {
             fits = blank;
         }
         let reason = &why.as_bytes()[..fits];
-        let refusal = match reason.len() == why.len() {
+        // The frontend ignores the reason of a cancelled sample: no frame brings more of it.
+        let is_cancelled = self.is_cancelled(ticket);
+        let refusal = match is_cancelled || reason.len() == why.len() {
             _ if is_away => Refusal::Away,
             true => Refusal::Whole,
             false => Refusal::Cut,
         };
         if let Some(hear) = self.reasons.get()
-            && why != CANCELLED_REASON
+            && !is_cancelled
         {
             hear(imm, why, refusal == Refusal::Cut);
         }

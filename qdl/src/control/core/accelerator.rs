@@ -76,7 +76,7 @@ pub(in crate::control) enum Event {
     },
     /// The frontend's end of this connection is destroyed and uses no slots.
     ConnectionReset { connection: u16, epoch: u32 },
-    /// The frontend wants the sample of this slot and use count no more.
+    /// The frontend cancels the sample of this slot and use count.
     Cancel {
         connection: u16,
         epoch: u32,
@@ -307,28 +307,6 @@ impl Accelerator {
         }
     }
 
-    /// The connection of a frame about an epoch that was requested.
-    fn requested(
-        &mut self,
-        kind: &'static str,
-        number: u16,
-        epoch: u32,
-    ) -> Result<&mut Connection, ControlError> {
-        let asked = self.connections.get(&number).map(|c| c.asked);
-        let (field, problem) = match asked {
-            None => (
-                "connection",
-                format!("connection {number} was never opened"),
-            ),
-            Some(asked) if epoch > asked => (
-                "epoch",
-                format!("connection {number} is at epoch {asked}, this says {epoch}"),
-            ),
-            Some(_) => return Ok(self.connections.entry(number).or_default()),
-        };
-        Err(self.link.handshake.field(kind, field, problem))
-    }
-
     /// Handles a connection_lost or connection_reset frame, or holds it until its open is answered.
     fn connection_note(
         &mut self,
@@ -337,7 +315,17 @@ impl Accelerator {
         epoch: u32,
         cause: Option<String>,
     ) -> Result<(), ControlError> {
-        let connection = self.requested(kind, number, epoch)?;
+        let Some(connection) = self.connections.get_mut(&number) else {
+            let problem = format!("connection {number} was never opened");
+            return Err(self.link.handshake.field(kind, "connection", problem));
+        };
+        if epoch > connection.asked {
+            let problem = format!(
+                "connection {number} is at epoch {}, this says {epoch}",
+                connection.asked
+            );
+            return Err(self.link.handshake.field(kind, "epoch", problem));
+        }
         if !connection.pending.contains(&epoch) {
             self.pass_on(number, epoch, cause);
             return Ok(());
@@ -459,9 +447,9 @@ impl Core for Accelerator {
                 slot,
                 use_count,
             } => {
-                let opened = self.requested("cancel", connection, epoch)?.opened;
-                // The sample of an earlier epoch has ended with its connection.
-                if epoch == opened && usize::from(slot) < MAX_SLOTS {
+                // A cancel of another epoch comes late: its sample ended with its connection.
+                let opened = self.connections.get(&connection).map(|c| c.opened);
+                if opened == Some(epoch) && usize::from(slot) < MAX_SLOTS {
                     self.events.push_back(Event::Cancel {
                         connection,
                         epoch,

@@ -128,7 +128,7 @@ fn a_sample_given_back_waits_for_an_accelerator_that_takes_it() {
 
 /// The cancels that have been reported, as slot and use count.
 fn cancels(reports: &Reports) -> Vec<Imm> {
-    let told = reports.events.iter().map(|event| match event {
+    let lines = reports.events.iter().map(|event| match event {
         DispatchEvent::Cancelled {
             connection: 0,
             epoch: 1,
@@ -136,7 +136,7 @@ fn cancels(reports: &Reports) -> Vec<Imm> {
         } => *imm,
         other => panic!("{other:?}"),
     });
-    told.collect()
+    lines.collect()
 }
 
 #[test]
