@@ -124,6 +124,7 @@ impl Accelerator {
                 model: model.clone(),
                 engine_info: EngineInfo {
                     at_once: pipelines.at_once(),
+                    role: params.engine.role,
                     ..hashed.info(engine.as_ref())
                 },
                 once,

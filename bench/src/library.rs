@@ -161,6 +161,7 @@ impl Library {
         };
         let connection = ConnectionCfgs {
             peer: 0,
+            role: Default::default(),
             nic_index: 0,
             slots,
             response_stride: RESPONSE_HEADER_BYTES + shape.response,

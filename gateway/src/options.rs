@@ -33,6 +33,7 @@ pub fn options(asked: &Completion, limit: u32, known: OptionSet) -> Result<Vec<u
         seed: sampling.seed,
         ignore_eos: sampling.ignore_eos,
         stop_ids: asked.stop_token_ids.clone(),
+        handle: Vec::new(),
     };
     if let Some(missing) = options.needs().without(known).iter().next() {
         let name = match missing.name() {

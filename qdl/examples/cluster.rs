@@ -57,6 +57,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
         node: "frontend".to_owned(),
         model,
         accelerators: vec![AcceleratorAddress {
+            role: Default::default(),
             control: address.to_string(),
         }],
         nics: vec![NicConfig::tcp_from(Ipv4Addr::LOCALHOST.into())],

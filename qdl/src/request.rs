@@ -20,6 +20,7 @@
 //! | 5 | `seed` | u64 |
 //! | 6 | `ignore_eos` | nothing |
 //! | 7 | `stop_ids` | 1 to [`MAX_STOP_IDS`] ids, i32 each, at least 0 |
+//! | 8 | `handle` | 1 to [`MAX_HANDLE`] bytes of a prefill node, opaque |
 //!
 //! A receiver refuses a sample with another kind, or with a value outside its range.
 //!
@@ -38,7 +39,13 @@ pub const MAX_OPTIONS: usize = 8192;
 /// Most ids of [`RequestOptions::stop_ids`].
 pub const MAX_STOP_IDS: usize = 32;
 
-/// Most bytes of a block with every option of this version.
+/// Most bytes of [`RequestOptions::handle`].
+pub const MAX_HANDLE: usize = 4096;
+
+/// Bytes that a handle adds to a block.
+pub const HANDLE_ROOM: usize = OPTIONS_BYTES + MAX_HANDLE;
+
+/// Most bytes of a block with every option that a client may ask for.
 pub const MAX_ENCODED_OPTIONS: usize = OPTIONS_BYTES + 5 * 8 + 16 + 8 + MAX_STOP_IDS * 4;
 
 /// Highest temperature of a request.
@@ -63,6 +70,9 @@ pub struct RequestOptions {
     pub ignore_eos: bool,
     /// Ids that end the answer as its last token, beside the engine's; at most [`MAX_STOP_IDS`].
     pub stop_ids: Vec<i32>,
+    /// Handle of the prompt's KV cache on a prefill node, at most [`MAX_HANDLE`] bytes; empty
+    /// without one. The dispatcher sets it, not the caller.
+    pub handle: Vec<u8>,
 }
 
 /// Why options cannot be sent, or why a receiver refuses a sample with them.
@@ -90,6 +100,7 @@ impl RequestOptions {
         seed: None,
         ignore_eos: false,
         stop_ids: Vec::new(),
+        handle: Vec::new(),
     };
 
     /// The block of a token limit alone; 0 for none.
@@ -97,7 +108,8 @@ impl RequestOptions {
         (OPTIONS_BYTES as u64 | u64::from(limit) << 32).to_le_bytes()
     }
 
-    /// Appends the block of these options: at most [`MAX_ENCODED_OPTIONS`] bytes.
+    /// Appends the block of these options: at most [`MAX_ENCODED_OPTIONS`] bytes, and
+    /// [`HANDLE_ROOM`] more with a handle.
     ///
     /// # Errors
     /// [`OptionsError::Value`]: a value is outside its range, and `out` is as before.
@@ -135,6 +147,9 @@ impl RequestOptions {
             let ids: Vec<u8> = self.stop_ids.iter().flat_map(|i| i.to_le_bytes()).collect();
             field(RequestOption::StopIds, &ids);
         }
+        if !self.handle.is_empty() {
+            field(RequestOption::Handle, &self.handle);
+        }
         let len = (out.len() - start) as u16;
         out[start..start + 2].copy_from_slice(&len.to_le_bytes());
         Ok(())
@@ -157,6 +172,7 @@ impl RequestOptions {
                 self.stop_ids.len() <= MAX_STOP_IDS && self.stop_ids.iter().all(|id| *id >= 0),
                 RequestOption::StopIds,
             ),
+            (self.handle.len() <= MAX_HANDLE, RequestOption::Handle),
         ] {
             if !is_sound {
                 return Err(OptionsError::Value(option));
@@ -180,9 +196,31 @@ impl RequestOptions {
             (self.seed.is_some(), RequestOption::Seed),
             (self.ignore_eos, RequestOption::IgnoreEos),
             (!self.stop_ids.is_empty(), RequestOption::StopIds),
+            (!self.handle.is_empty(), RequestOption::Handle),
         ];
         let needed = |(is_set, option): (bool, _)| is_set.then_some(option);
         all.into_iter().filter_map(needed).collect()
+    }
+
+    /// Writes to `out` the block `block`, empty for none, and behind its fields a handle. Returns
+    /// the length; `None` without room, or if the block is malformed.
+    pub(crate) fn put_handle(block: &[u8], handle: &[u8], out: &mut [u8]) -> Option<usize> {
+        let block = match block {
+            [] => &RequestOptions::limit_block(0)[..],
+            block => block,
+        };
+        let field = (4 + handle.len()).next_multiple_of(OPTIONS_BYTES);
+        let len = block.len() + field;
+        let out = out.get_mut(..len)?;
+        out.fill(0);
+        let (head, tail) = out.split_at_mut(block.len());
+        head.copy_from_slice(block);
+        head.get_mut(..2)?
+            .copy_from_slice(&u16::try_from(len).ok()?.to_le_bytes());
+        tail[..2].copy_from_slice(&(RequestOption::Handle as u16).to_le_bytes());
+        tail[2..4].copy_from_slice(&u16::try_from(handle.len()).ok()?.to_le_bytes());
+        tail[4..4 + handle.len()].copy_from_slice(handle);
+        (len <= MAX_OPTIONS).then_some(len)
     }
 
     /// Length of the block that `request` begins with; `None` where it is none.
@@ -249,6 +287,11 @@ impl RequestOptions {
                 self.stop_ids =
                     is_sound.then(|| ids.iter().map(|b| i32::from_le_bytes(*b)).collect())?;
             }
+            RequestOption::Handle => {
+                self.handle = (1..=MAX_HANDLE)
+                    .contains(&value.len())
+                    .then(|| value.to_vec())?;
+            }
         }
         Some(())
     }
@@ -271,9 +314,15 @@ mod tests {
             ),
             (of(1u32..), of(any::<u64>()), any::<bool>()),
             prop::collection::vec(0.., 0..=MAX_STOP_IDS),
+            prop::collection::vec(any::<u8>(), 0..=MAX_HANDLE),
         )
             .prop_map(
-                |((limit, min_tokens, temperature, top_p), (top_k, seed, eos), stop_ids)| {
+                |(
+                    (limit, min_tokens, temperature, top_p),
+                    (top_k, seed, eos),
+                    stop_ids,
+                    handle,
+                )| {
                     RequestOptions {
                         token_limit: NonZeroU32::new(limit),
                         min_tokens,
@@ -283,6 +332,7 @@ mod tests {
                         seed,
                         ignore_eos: eos,
                         stop_ids,
+                        handle,
                     }
                 },
             )
@@ -294,7 +344,18 @@ mod tests {
             let mut request = b"in front".to_vec();
             options.encode(&mut request).expect("sound");
             let block = &request[8..];
-            prop_assert!(block.len() <= MAX_ENCODED_OPTIONS);
+            prop_assert!(block.len() <= MAX_ENCODED_OPTIONS + HANDLE_ROOM);
+            let mut bare = Vec::new();
+            let without = RequestOptions {
+                handle: Vec::new(),
+                ..options.clone()
+            };
+            without.encode(&mut bare).expect("sound");
+            if !options.handle.is_empty() {
+                let mut put = vec![9; MAX_OPTIONS];
+                let len = RequestOptions::put_handle(&bare, &options.handle, &mut put);
+                prop_assert_eq!(len.map(|len| &put[..len]), Some(block));
+            }
             prop_assert_eq!(RequestOptions::block_len(block).map(usize::from), Some(block.len()));
             prop_assert_eq!(RequestOptions::decode(block), Ok(options));
             let end = usize::from(cut) % block.len();
@@ -308,7 +369,7 @@ mod tests {
         /// Any bytes are sound options or an error, and sound options are encoded again.
         #[test]
         fn any_bytes_are_options_or_refused(
-            fields in prop::collection::vec((0u16..9, 0u16..20, any::<[u8; 12]>()), 0..4),
+            fields in prop::collection::vec((0u16..10, 0u16..20, any::<[u8; 12]>()), 0..4),
             noise in prop::collection::vec(any::<u8>(), 0..20),
         ) {
             let mut block = RequestOptions::limit_block(3).to_vec();
@@ -333,6 +394,7 @@ mod tests {
         let value = OptionsError::Value;
         for (fields, error) in [
             (&[9, 0, 0, 0, 0, 0, 0, 0][..], OptionsError::Unknown(9)),
+            (&[8, 0, 0, 0, 0, 0, 0, 0], OptionsError::Garbled),
             (&[1, 0, 3, 0, 0, 0, 0, 0], OptionsError::Garbled),
             (&[6, 0, 0, 0, 0, 0, 0, 1], OptionsError::Garbled),
             (&[6, 0, 0, 0, 0, 0, 0, 0].repeat(2), OptionsError::Garbled),

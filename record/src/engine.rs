@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::OptionSet;
+use crate::{OptionSet, RequestOption};
 
 /// An accelerator's engine, as reported to the frontend at the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,9 +27,56 @@ pub struct EngineInfo {
     /// Options of a request that the engine acts on.
     #[serde(default, skip_serializing_if = "OptionSet::is_empty")]
     pub options: OptionSet,
+    /// Phase of an answer that the node computes.
+    #[serde(default, skip_serializing_if = "NodeRole::is_both")]
+    pub role: NodeRole,
     /// Version of the server behind the engine; `None` if the engine knows of none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<ServerVersion>,
+}
+
+/// Phase of a language model's answer that a node computes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NodeRole {
+    /// Whole answers.
+    #[default]
+    Both,
+    /// The first token, and a handle of the prompt's KV cache.
+    Prefill,
+    /// Answers to prompts whose KV cache a prefill node has computed.
+    Decode,
+}
+
+impl NodeRole {
+    /// Whether the node computes whole answers.
+    pub fn is_both(&self) -> bool {
+        *self == NodeRole::Both
+    }
+
+    /// Options of a node with this role, whose engine acts on `own`.
+    #[must_use]
+    pub fn options(self, own: OptionSet) -> OptionSet {
+        match self {
+            NodeRole::Decode => own.or(OptionSet::of(&[RequestOption::Handle])),
+            NodeRole::Both | NodeRole::Prefill => own,
+        }
+    }
+
+    /// The role's name in YAML.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            NodeRole::Both => "both",
+            NodeRole::Prefill => "prefill",
+            NodeRole::Decode => "decode",
+        }
+    }
+}
+
+impl fmt::Display for NodeRole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
 }
 
 /// Version of the server behind an engine.

@@ -50,7 +50,7 @@ pub use batches::{BatchSizes, GpuRecord};
 pub use configurations::flat;
 pub use correctness::{Accuracy, Verified};
 pub use engine::{
-    CacheState, Content, EngineInfo, MAX_CACHE_WORDS, MAX_CONTENT_NAME, MAX_ENGINE_NAME,
+    CacheState, Content, EngineInfo, MAX_CACHE_WORDS, MAX_CONTENT_NAME, MAX_ENGINE_NAME, NodeRole,
     PrefixCache, ServerVersion,
 };
 pub use error::FileError;

@@ -25,11 +25,13 @@ pub enum RequestOption {
     IgnoreEos = 6,
     /// Ids that end the answer.
     StopIds = 7,
+    /// Handle of the prompt's KV cache on a prefill node.
+    Handle = 8,
 }
 
 impl RequestOption {
     /// Every option, by its number.
-    pub const ALL: [RequestOption; 8] = [
+    pub const ALL: [RequestOption; 9] = [
         RequestOption::TokenLimit,
         RequestOption::MinTokens,
         RequestOption::Temperature,
@@ -38,6 +40,7 @@ impl RequestOption {
         RequestOption::Seed,
         RequestOption::IgnoreEos,
         RequestOption::StopIds,
+        RequestOption::Handle,
     ];
 
     /// Name of the option, as on the wire.
@@ -51,6 +54,7 @@ impl RequestOption {
             RequestOption::Seed => "seed",
             RequestOption::IgnoreEos => "ignore_eos",
             RequestOption::StopIds => "stop_ids",
+            RequestOption::Handle => "handle",
         }
     }
 }
@@ -58,19 +62,22 @@ impl RequestOption {
 /// A set of options.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "BTreeSet<RequestOption>", into = "BTreeSet<RequestOption>")]
-pub struct OptionSet(u8);
+pub struct OptionSet(u16);
 
 impl OptionSet {
     /// No option.
     pub const NONE: OptionSet = OptionSet(0);
     /// Every option.
     pub const ALL: OptionSet = OptionSet::of(&RequestOption::ALL);
+    /// Every option that a client may ask for.
+    pub const OF_CLIENTS: OptionSet =
+        OptionSet::ALL.without(OptionSet::of(&[RequestOption::Handle]));
 
     /// The set of these options.
     pub const fn of(options: &[RequestOption]) -> OptionSet {
         let (mut bits, mut i) = (0, 0);
         while i < options.len() {
-            bits |= 1 << options[i] as u8;
+            bits |= 1 << options[i] as u16;
             i += 1;
         }
         OptionSet(bits)
@@ -78,7 +85,7 @@ impl OptionSet {
 
     /// Whether the option is in the set.
     pub const fn has(self, option: RequestOption) -> bool {
-        self.0 & (1 << option as u8) != 0
+        self.0 & (1 << option as u16) != 0
     }
 
     /// Options that are in either set.
@@ -113,7 +120,7 @@ impl OptionSet {
 
 impl FromIterator<RequestOption> for OptionSet {
     fn from_iter<I: IntoIterator<Item = RequestOption>>(options: I) -> Self {
-        let bits = options.into_iter().map(|option| 1 << option as u8);
+        let bits = options.into_iter().map(|option| 1 << option as u16);
         OptionSet(bits.fold(0, |all, bit| all | bit))
     }
 }

@@ -69,10 +69,12 @@ fn compare_tokens(run: &RunRecord, all: &mut Comparison) {
     }
     // After a lost connection or a refusal, parts of an answer arrive a second time.
     if (l.lost_connections, l.emptied, l.refused) == (0, 0, [0; 3]) {
+        // A prefill node's first token is handed over as a part.
+        let prefilled = t.first_tokens.map_or(0, |_| l.prefilled);
         let reported = "parts that the answers say they had before their last";
         all.same(
             ("parts handed over", t.parts_taken),
-            (reported, t.parts_before_last),
+            (reported, sum([t.parts_before_last, prefilled])),
         );
     }
 }
@@ -84,7 +86,7 @@ fn compare_connections(run: &RunRecord, all: &mut Comparison) {
     let refused = sum(l.refused);
     // The dispatcher does not send a sample again after its third refusal.
     let again = refused - l.refused[2].min(refused);
-    let due = sum([l.issued, l.redispatched, again]);
+    let due = sum([l.issued, l.redispatched, again, l.prefilled]);
     // A run that was given up may have left samples in the backlog.
     if l.emptied == 0 || l.posted > due {
         all.same(
@@ -95,12 +97,12 @@ fn compare_connections(run: &RunRecord, all: &mut Comparison) {
     let posted = format!("writes posted{warm_up}");
     let posted = (posted.as_str(), sum([l.posted, l.warmed]));
     let arrivals = format!("responses and refusals{warm_up}");
-    let arrived = sum([l.responses, refused, l.warmed]);
+    let arrived = sum([l.responses, l.prefilled, refused, l.warmed]);
     let arrivals = (arrivals.as_str(), arrived);
     let ends = total.rx.writes.saturating_sub(total.rx.parts);
     let refusals = ("samples refused", refused);
     let warmed = ("samples of the warm-up", l.warmed);
-    let responses = ("responses", l.responses);
+    let responses = ("responses", sum([l.responses, l.prefilled]));
     // A lost connection may have carried samples of a warm-up, which no other count has.
     if l.lost_connections == 0 || total.tx.writes < posted.1 {
         all.same(("writes of the connections", total.tx.writes), posted);

@@ -15,7 +15,10 @@ pub enum Stage {
     /// Issue -> end of the last failed attempt; 0 without a failed attempt.
     #[serde(rename = "failed_attempts")]
     Failed,
-    /// Issue, or end of the last failed attempt -> post of the write.
+    /// Issue -> a prefill node's first token and handle, with the attempts that failed before; 0
+    /// where one node computes the whole answer.
+    Prefill,
+    /// Issue, end of the last failed attempt, or a prefill node's handle -> post of the write.
     IssueToPost,
     /// The round trip minus the sample's time at the accelerator: both directions together, because
     /// only synchronised clocks could separate them.
@@ -29,6 +32,9 @@ pub enum Stage {
     Completion,
     /// Post of the write -> NIC thread reads the response.
     RoundTrip,
+    /// A prefill node's first token -> the decode node's first part: the wait for a decode node, the
+    /// transfer of the KV cache, and a step. 0 where one node computes the whole answer.
+    Transfer,
     /// Issue -> `QuerySamplesComplete` returns. Totals of consecutive samples overlap by the
     /// duration of that call, so their sum can exceed the run.
     Total,
@@ -60,25 +66,33 @@ pub(crate) use table;
 
 table! { Stage:
     Failed "failed_attempts" "failed attempts"
+    Prefill "prefill" "prefill"
     IssueToPost "issue_to_post" "issue to post"
     Network "network" "network"
     Queue "queue" "queue"
     Compute "compute" "compute"
     Completion "completion" "completion"
     RoundTrip "round_trip" "round trip"
+    Transfer "transfer" "transfer"
     Total "total" "total"
 }
 
 impl Stage {
     /// The consecutive stages, which add up to the total.
-    pub const PARTS: [Stage; 6] = [
+    pub const PARTS: [Stage; 7] = [
         Stage::Failed,
+        Stage::Prefill,
         Stage::IssueToPost,
         Stage::Network,
         Stage::Queue,
         Stage::Compute,
         Stage::Completion,
     ];
+
+    /// Whether few samples have the stage, or none: a table leaves it out where it is 0.
+    pub fn is_rare(self) -> bool {
+        matches!(self, Stage::Failed | Stage::Prefill | Stage::Transfer)
+    }
 }
 
 /// Samples within all of LoadGen's limits on a sample's times, of the phase that LoadGen judged.

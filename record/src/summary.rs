@@ -252,6 +252,10 @@ pub struct PostingRule {
     pub one_by_one: bool,
 }
 
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
 /// Counts of samples, as the dispatcher counts them. After a drain, `issued` is `answered` and
 /// `emptied` together. Only `warmed` counts warm-up samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -269,6 +273,10 @@ pub struct Ledger {
     pub responses: u64,
     /// Samples dispatched again because their connection was lost.
     pub redispatched: u64,
+    /// Answers of prefill nodes whose samples were dispatched again: mostly to a decode node, and to
+    /// a prefill node if the handle was stale.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub prefilled: u64,
     /// Refusals by accelerators: first, second and third refusals of a sample.
     pub refused: [u64; 3],
     /// Connections lost.

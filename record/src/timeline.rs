@@ -110,6 +110,9 @@ pub struct SlowSample {
     #[serde(alias = "failed_ns")]
     pub failed_attempts_ns: u64,
     /// Nanoseconds of the stage.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub prefill_ns: u64,
+    /// Nanoseconds of the stage.
     #[serde(alias = "post_ns")]
     pub issue_to_post_ns: u64,
     /// Nanoseconds of the stage.

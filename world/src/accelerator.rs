@@ -133,6 +133,8 @@ impl Accelerator {
             model: own_model,
             engine_info: EngineInfo {
                 name: name.to_owned(),
+                tokens: shape.prefill > 0,
+                role: shape.role(server),
                 ..EngineInfo::default()
             },
             once: false,

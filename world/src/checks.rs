@@ -147,10 +147,14 @@ impl World<'_> {
             };
             if let Some(id) = held_back {
                 self.wrong(format!("lost wake-up: a part of sample {id} is held back"));
-            } else if look.in_flight > owed || look.blocked {
+            } else if look.in_flight > owed + look.handles || look.blocked {
                 let text = format!("lost wake-up: connection {c}, engine owes {owed}: {look:?}");
                 self.wrong(text);
-            } else if !is_by_health && look.takes && (look.ring > 0 || backlog > 0) {
+            } else if !is_by_health
+                && look.takes
+                && !look.is_held_back
+                && (look.ring > 0 || look.backlog > 0)
+            {
                 let text = format!("lost wake-up: connection {c} is free: {look:?}, {backlog}");
                 self.wrong(text);
             }
@@ -196,7 +200,7 @@ impl World<'_> {
         require(!records || recorded == answered, "samples recorded");
         let refused = counts.refused.iter().sum::<u64>();
         let again = counts.answered + counts.redispatched + refused;
-        let again = again + self.front.dispatcher.lost_cancelled();
+        let again = again + counts.prefilled + self.front.dispatcher.lost_cancelled();
         require(aborted || counts.posted == again, "samples posted");
         let shape = &self.plan.shape;
         // Pauses of 100 ms at most, and 1.5 s until the run is aborted.

@@ -3,12 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use fabric::testkit::dice::Dice;
+use fabric::{testkit::dice::Dice, wire::Stream};
 use qdl::{
+    request::MAX_HANDLE,
     serve::{Arrival, Finished, OutputPart, Sent, respond_all},
     wire::Standing,
 };
-use record::BatchSizes;
+use record::{BatchSizes, NodeRole};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
@@ -78,6 +79,10 @@ pub struct Engine {
     pub steps: Vec<u64>,
     /// Per accelerator: batches, each of one sample.
     pub batches: Vec<BatchSizes>,
+    /// The KV caches of prefill nodes: their accelerator by number, until a decode node has
+    /// fetched them.
+    caches: BTreeMap<u64, usize>,
+    next_cache: u64,
 }
 
 impl Engine {
@@ -94,6 +99,8 @@ impl Engine {
             busy: vec![0; shape.servers as usize],
             steps: vec![0; shape.servers as usize],
             batches: vec![BatchSizes::new(1); shape.servers as usize],
+            caches: BTreeMap::new(),
+            next_cache: 0,
         }
     }
 
@@ -101,11 +108,16 @@ impl Engine {
     pub fn take(&mut self, server: usize, connection: usize, arrival: Arrival, now: u64) {
         self.batches[server].record(1);
         let digest = xxh3_64(arrival.input());
+        let role = self.shape.role(server);
+        let (stream, longest) = match role {
+            NodeRole::Prefill => (Stream::None, 4 + MAX_HANDLE),
+            _ => (self.shape.stream(), self.shape.answer as usize),
+        };
         let is_sound = arrival.input_len() == arrival.input().len()
-            && arrival.output_len() >= self.shape.answer as usize
+            && arrival.output_len() >= longest
             && arrival.arrived_ns() <= now
             && arrival.address() == arrival.input().as_ptr() as usize
-            && arrival.origin().stream() == self.shape.stream()
+            && arrival.origin().stream() == stream
             && arrival.origin().gpu().is_none()
             && arrival.origin().has_elsewhere()
             && !arrival.is_on_device();
@@ -119,15 +131,49 @@ impl Engine {
             return book.wrong(format!("arrival: {arrival:?} of sample {id}"));
         }
         let fate = &mut book.fates[id as usize];
-        let (end, hangs) = self.end(server, fate, now);
+        let (mut end, hangs) = self.end(server, fate, now);
+        let handle = arrival.options().map(|o| o.handle).unwrap_or_default();
+        let is_due = role == NodeRole::Decode && !fate.warms_up;
+        if is_due && handle.is_empty() {
+            book.wrong(format!(
+                "handle: sample {id} came to a decode node without one"
+            ));
+            return;
+        }
+        if let Some(handle) = handle.first_chunk() {
+            let (of, number) = (
+                u64::from_le_bytes(*handle) >> 32,
+                u64::from_le_bytes(*handle),
+            );
+            match self.caches.remove(&(number & 0xffff_ffff)) {
+                _ if of != id && !book.fates[id as usize].warms_up => {
+                    book.wrong(format!("handle: sample {id} came with that of {of}"));
+                }
+                Some(_) => {}
+                // Its node has ended, and its cache with it.
+                None => end = JobEnd::Refusal,
+            }
+        }
+        let fate = &mut book.fates[id as usize];
         fate.server = server;
         fate.attempts += 1;
         // A write of a lost connection may arrive behind the end of its sample.
         let is_again = fate.ends == 0 && fate.cancelled.is_some_and(|most| fate.attempts > most);
         fate.refusals += u32::from(end == JobEnd::Refusal);
         let mut dice = Dice::of(fate.seed, &[2, u64::from(fate.attempts)]);
-        let answer = answer(digest, self.shape.answer as usize);
+        let mut answer = answer(digest, self.shape.answer as usize);
         let mut parts = self.parts(answer.len() as u32, &mut dice);
+        if role == NodeRole::Prefill {
+            parts.clear();
+            if answer.len() > 4 && end == JobEnd::Answer {
+                answer.truncate(4);
+                self.next_cache += 1;
+                self.caches.insert(self.next_cache, server);
+                answer.extend((id << 32 | self.next_cache).to_le_bytes());
+                // Handles have many lengths.
+                answer.resize(answer.len() + dice.below(MAX_HANDLE as u64 - 8) as usize, 7);
+            }
+        }
         if end != JobEnd::Answer {
             parts.truncate(dice.below(parts.len() as u64 + 1) as usize);
         }
@@ -334,6 +380,7 @@ impl Engine {
     pub fn drop_server(&mut self, server: usize) {
         self.jobs.retain(|_, job| job.server != server);
         self.hung.retain(|job| job.server != server);
+        self.caches.retain(|_, of| *of != server);
     }
 
     /// Drops everything.

@@ -15,8 +15,8 @@ use qdl::{
         Completer, ConnectionCfgs, DispatchCfgs, DispatchEvent, DispatchNic, Dispatcher, Owner,
         Sample,
     },
-    model::ModelSpec,
-    run::{Cluster, ClusterEvent, ClusterParts, RetryPauses, request_stride, response_stride},
+    model::{DType, ModelSpec, TensorSpec},
+    run::{Cluster, ClusterEvent, ClusterParts, RetryPauses, slot_strides},
     topology::LinkWatch,
 };
 use record::NodeFacts;
@@ -47,6 +47,15 @@ pub struct Frontend {
 pub fn model(shape: &Shape) -> ModelSpec {
     let mut model = ModelSpec::opaque("m", shape.longest as usize, shape.answer as usize);
     model.output.ragged = shape.stream > 0;
+    if shape.prefill > 0 {
+        // Only requests of a model that answers in tokens have options.
+        model.output = TensorSpec {
+            dtype: DType::I32,
+            shape: vec![shape.answer as usize / 4],
+            ragged: true,
+            ..model.output
+        };
+    }
     model
 }
 
@@ -102,14 +111,18 @@ pub fn threads(shape: &Shape, name: &str) -> Vec<NicThreadCfgs> {
 
 fn dispatch_cfgs(shape: &Shape) -> DispatchCfgs {
     let model = model(shape);
-    let request_stride = request_stride(&model).expect("a size");
-    let response_stride = response_stride(&model).expect("a size");
-    let connection = |i: usize| ConnectionCfgs {
-        peer: i / shape.each as usize,
-        nic_index: i % shape.nics as usize,
-        slots: shape.slots as usize,
-        response_stride,
-        request_stride,
+    let connection = |i: usize| {
+        let peer = i / shape.each as usize;
+        let role = shape.role(peer);
+        let (request_stride, response_stride) = slot_strides(&model, role).expect("sizes");
+        ConnectionCfgs {
+            peer,
+            role,
+            nic_index: i % shape.nics as usize,
+            slots: shape.slots as usize,
+            response_stride,
+            request_stride,
+        }
     };
     let (interval_ns, timeout_ns) = match shape.asleep {
         0 => (shape.echo_us * 1_000, shape.silence_us * 1_000),
@@ -152,6 +165,9 @@ fn config(shape: &Shape) -> FrontendConfig {
     let mut config = CONFIG.with_borrow_mut(|known| known.get_or_insert_with(read).clone());
     config.nics.truncate(shape.nics as usize);
     config.accelerators.truncate(shape.servers as usize);
+    for (server, accelerator) in config.accelerators.iter_mut().enumerate() {
+        accelerator.role = shape.role(server);
+    }
     for nic in &mut config.nics {
         nic.slots = match shape.limits {
             0 => qdl::config::Auto::Fixed(shape.slots as usize),

@@ -7,6 +7,7 @@ use std::{fmt, time::Duration};
 
 use fabric::{testkit::dice::Dice, wire::Stream};
 use qdl::rails::{Policy, Score};
+use record::NodeRole;
 
 macro_rules! shape {
     ($($(#[$doc:meta])* $name:ident = $plain:expr;)*) => {
@@ -125,6 +126,8 @@ shape! {
     ports = 0;
     /// 1: the nodes share a token.
     token = 0;
+    /// Prefill nodes, the first accelerators; the others are decode nodes. 0: no node has a role.
+    prefill = 0;
 }
 
 /// So many milliseconds.
@@ -149,6 +152,15 @@ impl Shape {
             Concerns::Process => self.servers + 1,
             Concerns::Call => 4,
             Concerns::All => 1,
+        }
+    }
+
+    /// Phase of an answer that accelerator `server` computes.
+    pub fn role(&self, server: usize) -> NodeRole {
+        match (self.prefill, (server as u64) < self.prefill) {
+            (0, _) => NodeRole::Both,
+            (_, true) => NodeRole::Prefill,
+            (_, false) => NodeRole::Decode,
         }
     }
 
@@ -423,7 +435,7 @@ fn draw_shape(d: &mut Dice) -> Shape {
         true => d.skewed(most),
         false => 0,
     };
-    Shape {
+    let mut shape = Shape {
         servers: d.one(&[1, 1, 1, 2, 2, 3]),
         each: d.from_to(1, 4),
         nics: d.from_to(1, 2),
@@ -473,7 +485,12 @@ fn draw_shape(d: &mut Dice) -> Shape {
         warm_again: d.below(2),
         ports: d.below(3),
         token: d.below(2),
+        prefill: 0,
+    };
+    if shape.servers > 1 && !shape.policy().is_by_health() && d.percent(60) {
+        shape.prefill = d.from_to(1, shape.servers - 1);
     }
+    shape
 }
 
 fn draw_events(seed: u64, shape: &Shape) -> Vec<Event> {

@@ -22,6 +22,7 @@ use fabric::{
 };
 use garde::Validate;
 use qdl::config::{Findings, MAX_GPU, NicConfig, check_gpu_list, resolve};
+use record::NodeRole;
 use serde::{Deserialize, Serialize};
 
 pub use files::{load_accelerator, parse_accelerator};
@@ -166,6 +167,9 @@ with_changed! {
 pub struct EngineConfig {
     /// Kind of engine.
     pub kind: EngineKind = EngineKind::Null,
+    /// Phase of an answer that this node computes: `prefill`, `decode`, or `both` (default).
+    /// `tokens`, `vllm` and `http` only.
+    pub role: NodeRole,
     /// Maximum number of samples in a batch, 1 to 65,536; default 64.
     #[garde(custom(within(1..=MAX_BATCH)))]
     pub max_batch: usize = 64,

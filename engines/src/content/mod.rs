@@ -14,7 +14,7 @@ use std::{
 };
 
 use fabric::os::{sha256_of, sha256_of_file};
-use record::{Content, EngineInfo, MAX_CONTENT_NAME, OptionSet};
+use record::{Content, EngineInfo, MAX_CONTENT_NAME, NodeRole, OptionSet};
 
 use crate::{Engine, EngineError, EngineParams, Streaming, config::AnswerSource};
 pub use onnx_data::files as onnx_data_files;
@@ -44,7 +44,7 @@ impl Hashed {
         Some(format!("model: {content}{read}"))
     }
 
-    /// Description of the engine for the frontend. `at_once` is 0:
+    /// Description of the engine for the frontend, without its role. `at_once` is 0:
     /// [`Pipelines::at_once`](crate::pipelines::Pipelines::at_once) has the value.
     pub fn info(&self, engine: &dyn Engine) -> EngineInfo {
         EngineInfo {
@@ -54,6 +54,7 @@ impl Hashed {
             content: self.content.clone(),
             prefix_cache: engine.prefix_cache(),
             options: (engine.streaming()).map_or(OptionSet::NONE, Streaming::options),
+            role: NodeRole::Both,
             server: engine.server(),
         }
     }

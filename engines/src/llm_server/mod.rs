@@ -48,7 +48,7 @@ pub type Http = ServerEngine<http::HttpTransport>;
 pub type Vllm = ServerEngine<vllm::CoreTransport>;
 
 pub(crate) const HTTP: EngineEntry = EngineEntry {
-    keys: &["http", "threads"],
+    keys: &["http", "threads", "role"],
     check: |engine, out| match &engine.http {
         Some(http) => http.check(out),
         None => out.add(
@@ -68,7 +68,7 @@ pub(crate) const HTTP: EngineEntry = EngineEntry {
 };
 
 pub(crate) const VLLM: EngineEntry = EngineEntry {
-    keys: &["vllm"],
+    keys: &["vllm", "role"],
     check: |engine, out| match &engine.vllm {
         Some(vllm) => vllm.check(out),
         None => out.add(

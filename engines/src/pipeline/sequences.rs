@@ -24,6 +24,7 @@ use std::{
 };
 
 use crossbeam_utils::CachePadded;
+use fabric::clock;
 use qdl::{
     request::{OptionSet, OptionsError, RequestOptions},
     serve::Arrival,
@@ -39,6 +40,12 @@ use crate::{
     Engine, EngineError, Sequence, Streaming, catch_panic,
     streaming::{self, OnEnd, SequenceOutcome, SequenceSource, TOKEN_BYTES},
 };
+
+/// Longest wait of a sample with a handle, whose age the frontend bounds by 20 s: vLLM's prefill
+/// core keeps a KV cache for 30 s, and tells nobody that it is gone.
+const HANDLE_WAIT_NS: u64 = 8_000_000_000;
+const LATE: &str = "it waited over 8 s for the engine, and the KV cache of its prompt may be gone: \
+                    use `slots: auto`, or fewer slots";
 
 /// The pipeline of an engine that batches by itself.
 pub(super) struct Sequences {
@@ -255,6 +262,7 @@ impl Inner {
         while let Some(arrival) = self.intake.queue.pop() {
             match arrival.options().and_then(|o| self.check_options(o)) {
                 _ if !arrival.is_wanted() => drop(arrival),
+                Ok(options) if is_late(&arrival, &options) => arrival.refuse(&LATE),
                 Ok(options) => {
                     let sequence = Sequence::new(arrival, self.output_bytes, self.on_end.clone());
                     let sequence = sequence.with_options(options);
@@ -291,6 +299,11 @@ impl Inner {
             self.wake();
         }
     }
+}
+
+fn is_late(arrival: &Arrival, options: &RequestOptions) -> bool {
+    !options.handle.is_empty()
+        && clock::now_ns().saturating_sub(arrival.arrived_ns()) > HANDLE_WAIT_NS
 }
 
 impl SequenceSource for Inner {

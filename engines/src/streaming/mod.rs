@@ -83,6 +83,11 @@ pub struct ServerCounts {
     pub busy: u64,
     /// NaNs in the logits of tokens.
     pub nans: u64,
+    /// Prompts with a handle, and their tokens whose KV cache came from the prefill node. The rest
+    /// was computed again.
+    pub handles: u64,
+    /// See `handles`.
+    pub fetched_tokens: u64,
 }
 
 /// The samples that wait for an engine that batches by itself.

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use fabric::clock;
 use fabric::wire::Stream;
 use qdl::{
-    request::RequestOptions,
+    request::{MAX_HANDLE, RequestOptions},
     serve::{Arrival, Finished, OutputPart, Sent},
 };
 
@@ -174,6 +174,12 @@ impl Sequence {
         if let Err(why) = self.append(tokens) {
             return self.refuse(&why);
         }
+        let len = self.written as usize;
+        self.respond(len);
+    }
+
+    /// Sends the response, of `len` bytes.
+    fn respond(mut self, len: usize) {
         let (queue_us, compute_us) = self.durations();
         let outcome = SequenceOutcome::Answered {
             tokens: self.tokens(),
@@ -181,7 +187,7 @@ impl Sequence {
         if let Some(arrival) = self.arrival.take() {
             let finished = Finished {
                 ticket: arrival.ticket(),
-                len: self.written,
+                len: len as u32,
                 queue_us,
                 compute_us,
                 sent: self.sent,
@@ -189,6 +195,29 @@ impl Sequence {
             arrival.respond(&finished);
         }
         self.end(outcome);
+    }
+
+    /// Ends the sequence of a prefill node: sends the first token, and the handle by which a decode
+    /// node finds the KV cache of the prompt. Refuses the sample if the handle is empty or longer
+    /// than [`MAX_HANDLE`].
+    pub fn hand_over(mut self, token: i32, handle: &[u8]) {
+        if handle.is_empty() || handle.len() > MAX_HANDLE {
+            let len = handle.len();
+            return self.refuse(&format_args!(
+                "the prompt's handle has {len} bytes, 1 to {MAX_HANDLE} are possible: larger \
+                 blocks of the KV cache make it shorter"
+            ));
+        }
+        if let Err(why) = self.append(&[token]) {
+            return self.refuse(&why);
+        }
+        let to = self.arrival.as_mut();
+        let room = to.map(|a| a.output_from(TOKEN_BYTES)).unwrap_or_default();
+        let Some(to) = room.get_mut(..handle.len()) else {
+            return self.refuse(&"the answer's slot has no room for a handle");
+        };
+        to.copy_from_slice(handle);
+        self.respond(TOKEN_BYTES + handle.len());
     }
 
     /// Refuses the sample: writes the reason `why` into the sample's output slot.

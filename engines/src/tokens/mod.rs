@@ -4,6 +4,7 @@
 //!
 //! The batch is continuous: sequences join and leave the batch between two steps. A step gives
 //! each sequence one token; a sequence that joins before a step gets its first token in this step.
+//! A prefill node's sequences have one step; a decode node's have no prompt to compute.
 
 mod answer;
 pub(crate) mod keys;
@@ -15,6 +16,8 @@ use qdl::{
     model::ModelSpec,
     request::{OptionSet, RequestOption},
 };
+
+use record::NodeRole;
 
 use super::{
     Engine, EngineError, EngineParams, Streaming,
@@ -32,7 +35,7 @@ use steps::{Pace, Steps};
 const NAME: &str = ENTRY.name;
 
 pub(crate) const ENTRY: EngineEntry = EngineEntry {
-    keys: &["tokens"],
+    keys: &["tokens", "role"],
     check: |engine, out| engine.tokens.iter().for_each(|tokens| tokens.check(out)),
     ..EngineEntry::of_tokens(
         EngineKind::Tokens,
@@ -45,6 +48,7 @@ pub(crate) const ENTRY: EngineEntry = EngineEntry {
 /// The `tokens` engine.
 pub struct Tokens {
     model: ModelSpec,
+    role: NodeRole,
     steps: Arc<Steps>,
 }
 
@@ -61,7 +65,8 @@ impl Tokens {
         let pace = Pace::new(&settings, params.engine.spin_us);
         Ok(Tokens {
             model: model.spec,
-            steps: Arc::new(Steps::new(answers, pace, most)),
+            role: params.engine.role,
+            steps: Arc::new(Steps::new(answers, pace, most, params.engine.role)),
         })
     }
 }
@@ -90,13 +95,13 @@ impl Streaming for Tokens {
     }
 
     fn options(&self) -> OptionSet {
-        OptionSet::of(&[
+        self.role.options(OptionSet::of(&[
             RequestOption::TokenLimit,
             RequestOption::MinTokens,
             RequestOption::Seed,
             RequestOption::IgnoreEos,
             RequestOption::StopIds,
-        ])
+        ]))
     }
 
     fn in_flight(&self) -> usize {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::config::TokensConfig;
 use fabric::clock;
 use qdl::connection::Spin;
+use record::NodeRole;
 
 use super::Answers;
 use crate::{
@@ -65,11 +66,13 @@ pub(super) struct Steps {
     pub thread: Arc<EngineThread>,
     /// Notified when the engine closes: ends the wait of a step, which new sequences must not end.
     over: EventCount,
+    role: NodeRole,
 }
 
 impl Steps {
-    pub fn new(answers: Answers, pace: Pace, most: usize) -> Self {
+    pub fn new(answers: Answers, pace: Pace, most: usize, role: NodeRole) -> Self {
         Steps {
+            role,
             answers,
             pace,
             most,
@@ -121,12 +124,22 @@ impl Steps {
             let options = sequence.options();
             let seed = Answers::seed_with(sequence.input(), options.seed);
             let room = sequence.room();
+            // A prefill node's handle is the seed of the answer.
+            let handle = &options.handle;
+            if !handle.is_empty() && handle[..] != seed.to_le_bytes() {
+                sequence.refuse(&"the handle is not of this prompt");
+                continue;
+            }
+            let prompt = match handle.is_empty() {
+                true => sequence.input().len() / TOKEN_BYTES,
+                false => 0,
+            };
             // With `ignore_eos`, the end of sequence would be behind the last token.
             let len = match options.ignore_eos {
                 true => room + 1,
                 false => self.answers.len(seed).max(sequence.min_tokens(0)).min(room),
             };
-            prefill += (sequence.input().len() / TOKEN_BYTES) as u64;
+            prefill += prompt as u64;
             batch.push(Active {
                 seed,
                 at: 0,
@@ -168,6 +181,11 @@ impl Steps {
                 at + 1 >= sequence.min_tokens(0) && sequence.options().stop_ids.contains(&token[0]);
             if stops || at + 1 == len.min(sequence.room()) {
                 batch.swap_remove(i).sequence.finish(&token);
+                continue;
+            }
+            if self.role == NodeRole::Prefill {
+                let seed = active.seed.to_le_bytes();
+                batch.swap_remove(i).sequence.hand_over(token[0], &seed);
                 continue;
             }
             active.at += 1;

@@ -7,6 +7,7 @@ use std::{
 };
 
 use garde::Validate;
+use record::NodeRole;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -95,6 +96,10 @@ pub enum ModelFiles {
 pub struct AcceleratorAddress {
     /// `HOST:PORT` of the control plane; the host is a name or an address (IPv6 in brackets).
     pub control: String,
+    /// Phase of an answer that the accelerator computes, equal to its own `engine.role`; default
+    /// `both`.
+    #[serde(default, skip_serializing_if = "NodeRole::is_both")]
+    pub role: NodeRole,
 }
 
 impl FrontendConfig {
@@ -115,6 +120,37 @@ impl FrontendConfig {
                     "`stream: {stream}` is for answers in tokens, the model's output is {output}"
                 ),
                 "give the output `dtype: i32` and `ragged: true`, or remove `stream`",
+            );
+        }
+    }
+
+    /// Prefill and decode need each other, a model of tokens, and a choice by load.
+    fn check_roles(&self, out: &mut Findings<'_>) {
+        let count = |role| self.accelerators.iter().filter(|a| a.role == role).count();
+        let [both, prefill, decode] =
+            [NodeRole::Both, NodeRole::Prefill, NodeRole::Decode].map(count);
+        if prefill + decode == 0 {
+            return;
+        }
+        if both > 0 || prefill == 0 || decode == 0 {
+            out.add(
+                "accelerators",
+                format!("{prefill} prefill nodes, {decode} decode nodes, and {both} of both roles"),
+                "give each accelerator a role, at least one `prefill` and one `decode`",
+            );
+        }
+        if self.arbiter.is_by_health() {
+            out.add(
+                "arbiter",
+                "policies by health know no roles",
+                "remove `arbiter` or the accelerators' `role`",
+            );
+        }
+        if !self.model.answers_tokens() {
+            out.add(
+                "accelerators",
+                "roles are for models that answer with tokens",
+                "give the model's output `dtype: i32` and `ragged: true`, or remove `role`",
             );
         }
     }
@@ -178,6 +214,7 @@ impl ConfigFile for FrontendConfig {
         check_model("model", &model.name, &model.inputs, outputs, out);
         self.auth().check(self.auth, out);
         self.check_accelerators(out);
+        self.check_roles(out);
         self.check_stream(out);
         self.deadlines.check(Self::SIDE, out);
         self.health.check(out);

@@ -157,6 +157,11 @@ impl Tries {
         0
     }
 
+    /// Records that a prefill node has handed the sample over, as the begin of the next attempt.
+    pub(crate) fn prefilled(&mut self, after_ns: u64) {
+        self.failed(after_ns);
+    }
+
     /// Whether the sample must not be tried again.
     pub(crate) fn are_over(&self) -> bool {
         self.refusals >= REFUSALS_MAX

@@ -76,7 +76,7 @@ impl Histograms {
         self.count += n;
         for (i, (values, ns)) in self.stages.iter_mut().zip(ns).enumerate() {
             // Few samples fail. Reading the stage adds the zeros of the samples that did not.
-            if i == Stage::Failed as usize && ns == 0 {
+            if ns == 0 && Stage::ALL[i].is_rare() {
                 continue;
             }
             values.record(ns, n);
@@ -126,7 +126,7 @@ impl Histograms {
     /// Builds the histogram of one stage from the samples recorded so far, in nanoseconds.
     pub fn stage(&self, stage: Stage) -> Histogram<u64> {
         let mut histogram = self.stages[stage as usize].histogram();
-        if stage == Stage::Failed {
+        if stage.is_rare() {
             let _ = histogram.record_n(0, self.count.saturating_sub(histogram.len()));
         }
         histogram
@@ -142,7 +142,7 @@ impl Histograms {
         let tokens = self.tokens().into_iter().flat_map(|t| &t.times);
         let values = self.stages.iter().chain(tokens).nth(index);
         let mut octaves = values.map(Values::octaves).unwrap_or_default();
-        if index == Stage::Failed as usize {
+        if Stage::ALL.get(index).is_some_and(|stage| stage.is_rare()) {
             octaves.0[0] += self.count.saturating_sub(self.stages[index].count());
         }
         octaves

@@ -31,6 +31,10 @@ pub struct SampleTimes {
     pub first_residence_us: u32,
     /// Payload bytes of the response's first part; `bytes_in` for a response in one part.
     pub first_bytes: u32,
+    /// A prefill node gave the first token: `failed_ns` is the time of its handle.
+    pub is_prefilled: bool,
+    /// The NIC thread read the decode node's first part; 0 without one.
+    pub decoded_ns: u64,
     /// Number of writes of the response; 1 for a response in one part.
     pub parts: u32,
     /// Mean over all parts of the microseconds from `posted_ns` to the part's arrival.
@@ -84,7 +88,14 @@ impl SampleTimes {
             0 => self.issued_ns,
             failed_ns => failed_ns,
         };
-        ns[Stage::Failed as usize] = begun_ns.saturating_sub(self.issued_ns);
+        let before = match self.is_prefilled {
+            true => Stage::Prefill,
+            false => Stage::Failed,
+        };
+        ns[before as usize] = begun_ns.saturating_sub(self.issued_ns);
+        if self.decoded_ns > 0 {
+            ns[Stage::Transfer as usize] = self.decoded_ns.saturating_sub(begun_ns);
+        }
         ns[Stage::IssueToPost as usize] = self.posted_ns.saturating_sub(begun_ns);
         ns[Stage::Network as usize] = round_trip.saturating_sub(queue + compute);
         ns[Stage::Queue as usize] = queue;

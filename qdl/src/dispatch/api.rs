@@ -1,12 +1,8 @@
 //! Types of the dispatcher's interface: settings, responses, callbacks, events and counts.
 
-use std::{
-    fmt, io,
-    sync::{
-        Arc,
-        atomic::{Ordering, fence},
-    },
-};
+use std::{fmt, io, sync::Arc};
+
+use record::NodeRole;
 
 use super::{DispatchState, Sample, Tries};
 use crate::{
@@ -81,14 +77,7 @@ impl KeptResponse {
 impl Drop for KeptResponse {
     fn drop(&mut self) {
         let state = &*self.state;
-        let connection = &state.connections[self.connection];
-        connection.tracker.release(self.slot);
-        // Either this thread sees a waiting sample, or the sample's thread sees the free slot.
-        fence(Ordering::SeqCst);
-        state.distribute();
-        if state.waits_for(connection) {
-            state.wake(connection);
-        }
+        state.free_slot(&state.connections[self.connection], self.slot);
     }
 }
 
@@ -296,6 +285,8 @@ pub struct DispatchNic {
 pub struct ConnectionCfgs {
     /// Index of the connection's accelerator.
     pub peer: usize,
+    /// Phase of an answer that the accelerator computes.
+    pub role: NodeRole,
     /// Index of the connection's NIC.
     pub nic_index: usize,
     /// Slots at each end.
@@ -304,6 +295,16 @@ pub struct ConnectionCfgs {
     pub response_stride: usize,
     /// Bytes from one request slot to the next, at the peer.
     pub request_stride: usize,
+}
+
+impl ConnectionCfgs {
+    /// Parts in which answers come: those of a prefill node come whole.
+    pub(crate) fn stream(&self, of_others: Stream) -> Stream {
+        match self.role {
+            NodeRole::Prefill => Stream::None,
+            NodeRole::Both | NodeRole::Decode => of_others,
+        }
+    }
 }
 
 with_defaults! {

@@ -161,9 +161,14 @@ impl DispatchState {
             let at = refused.iter().position(|s| s.id == id);
             at.map(|at| refused.swap_remove(at))
         };
-        let waiting = self.backlog.remove(id).map(|attempt| attempt.sample);
+        let waiting = self.backlogs.iter().find_map(|backlog| backlog.remove(id));
+        let waiting = waiting.map(|attempt| attempt.sample);
         if let Some(sample) = waiting.or(refused) {
             self.cancels.take(id);
+            if self.handles.is_any() {
+                // It may have held prefill nodes back.
+                self.wake_all();
+            }
             self.complete_empty(&[sample]);
         }
     }

@@ -18,6 +18,7 @@ use std::sync::{
 };
 
 use crossbeam_utils::CachePadded;
+use record::NodeRole;
 
 use super::{
     Attempt, Connection, DispatchEvent, DispatchState, Dispatcher, Sample, connection::BURST,
@@ -32,7 +33,8 @@ use fabric::clock::now_ns;
 /// Returns whether the link of a local NIC, by index, is down; `None` without a report.
 pub type NicDown = dyn Fn(usize) -> Option<bool> + Send + Sync;
 
-/// Weight of a peer's samples in flight against those of a connection.
+/// Weight of a peer's work against a connection's samples in flight: its samples, or, on a prefill
+/// node, the bytes of their prompts.
 const PEER: usize = 1 << 20;
 
 /// The policy of a dispatcher. Any thread may call it.
@@ -112,8 +114,12 @@ impl Choice {
             if load.takes()
                 && let Some(all) = self.of_peer.get(connection.cfgs.peer)
             {
-                let in_flight = |i: &usize| connections[*i].load().in_flight;
-                load = load.with_more(all.iter().map(in_flight).sum::<usize>() * PEER);
+                let work = |i: &usize| match connection.cfgs.role {
+                    NodeRole::Prefill => connections[*i].prompts.load(Ordering::Relaxed) as usize,
+                    NodeRole::Both | NodeRole::Decode => connections[*i].load().in_flight,
+                };
+                let work = all.iter().map(work).sum::<usize>();
+                load = load.with_more(work.saturating_mul(PEER));
             }
             match last(connection).load(Ordering::Relaxed) == i {
                 true => load,
@@ -224,25 +230,27 @@ impl DispatchState {
         // Orders the slots freed before this call before the check of the backlog. The thread that
         // gets the token sees them too.
         fence(Ordering::SeqCst);
-        if self.backlog.is_empty() {
+        // Roles and policies by health exclude each other.
+        let backlog = &self.backlogs[0];
+        if backlog.is_empty() {
             return false;
         }
         let mut gave = false;
         let mut claim = h.distributor.claim();
         while let Some(mut held) = claim.next() {
-            while let Some(attempt) = held.take().or_else(|| self.backlog.pop()) {
+            while let Some(attempt) = held.take().or_else(|| backlog.pop()) {
                 if self.is_aborted() {
-                    self.backlog.count_off(1);
+                    backlog.count_off(1);
                     self.complete_empty(&[attempt.sample]);
                 } else if self.end_if_cancelled(&attempt) {
-                    self.backlog.count_off(1);
+                    backlog.count_off(1);
                 } else if let Some((connection, _)) = self.enqueue(&attempt, |_| true) {
                     // Either this thread sees the connection down, or its NIC thread the sample.
                     fence(Ordering::SeqCst);
                     if !connection.is_open() {
                         self.requeue_ring(connection);
                     }
-                    self.backlog.count_off(1);
+                    backlog.count_off(1);
                     gave = true;
                 } else {
                     *held = Some(attempt);
@@ -338,6 +346,7 @@ mod tests {
     fn share(by_peer: bool, each: usize, len: u32) -> f64 {
         let cfgs = |i| ConnectionCfgs {
             peer: i / each,
+            role: NodeRole::Both,
             nic_index: 0,
             slots: 64,
             response_stride: 64,

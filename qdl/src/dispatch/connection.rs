@@ -9,16 +9,16 @@ use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 use fabric::os::lock;
 use fabric::{
-    Endpoint, Grants, Imm, Post, PostError, Region, RegionError, SourceId, Tx, Window,
-    sync::AtomicBool, wire::Stream,
+    Endpoint, Grants, Post, PostError, Region, RegionError, SourceId, Tx, Window, sync::AtomicBool,
+    wire::Stream,
 };
-use record::{ConnectionRecord, timeline::ConnectionTick};
+use record::{ConnectionRecord, NodeRole, timeline::ConnectionTick};
 
 use super::{ConnectionCfgs, DispatchCfgs};
 use crate::{
     connection::{
         SendHalf,
-        tracker::{Attempt, Tracker},
+        tracker::{Attempt, Sample, Tracker},
     },
     rails::Load,
     response::RESPONSE_HEADER_BYTES,
@@ -40,6 +40,21 @@ pub(super) struct Payloads {
     pub sources: Vec<Arc<Region>>,
     /// Memory of unregistered samples, copied before they are sent.
     pub staged_from: Option<Arc<Region>>,
+}
+
+impl Payloads {
+    /// Bytes of a sample; `None` beyond its region.
+    pub(super) fn of(&self, sample: &Sample) -> Option<&[u8]> {
+        let registered = self.sources.get(usize::from(sample.source.0));
+        let region = self.staged_from.as_ref().or(registered)?;
+        // SAFETY: the owner does not change an issued sample.
+        unsafe { region.bytes(sample.offset, sample.len as usize) }.ok()
+    }
+
+    /// A connection's staging region, which is behind the caller's source regions.
+    pub(super) fn staging(&self) -> SourceId {
+        SourceId(self.sources.len() as u16)
+    }
 }
 
 /// A sample that was not posted.
@@ -88,8 +103,10 @@ pub(super) struct Connection {
     /// Answers to warm-up samples, refusals included.
     pub warmed: AtomicU64,
     pub refused: AtomicU64,
-    /// Registered copies of samples that lie in unregistered memory.
-    staging: Option<Arc<Region>>,
+    /// Bytes of the prompts in flight, on a connection to a prefill node.
+    pub prompts: CachePadded<AtomicU64>,
+    /// Registered copies of samples that lie in unregistered memory, or follow a handle.
+    pub staging: Option<Arc<Region>>,
 }
 
 impl Connection {
@@ -104,7 +121,7 @@ impl Connection {
         let grants = Arc::new(Grants::new(cfgs.slots));
         let map = |stride| Region::on_nodes(cfgs.slots * stride, nodes).map(Arc::new);
         let region = map(cfgs.response_stride)?;
-        let is_staged = dispatch.staged_from.is_some();
+        let is_staged = dispatch.staged_from.is_some() || cfgs.role == NodeRole::Decode;
         let staging = is_staged.then(|| map(cfgs.request_stride)).transpose()?;
         Ok(Connection {
             index,
@@ -114,7 +131,8 @@ impl Connection {
                 false => cfgs.slots.min(RING),
             }),
             tracker: Tracker::new(grants.clone()),
-            window: Window::new(region, 0, cfgs.response_stride, grants)?.in_parts(dispatch.stream),
+            window: Window::new(region, 0, cfgs.response_stride, grants)?
+                .in_parts(cfgs.stream(dispatch.stream)),
             send: SendHalf::default(),
             up: CachePadded::default(),
             epoch: AtomicU32::new(0),
@@ -123,6 +141,7 @@ impl Connection {
             posted: CachePadded::default(),
             warmed: AtomicU64::new(0),
             refused: AtomicU64::new(0),
+            prompts: CachePadded::default(),
             staging,
             cfgs,
         })
@@ -156,6 +175,11 @@ impl Connection {
             up: load.up && may(self),
             ..load
         }
+    }
+
+    /// Whether new samples may go to it: not to a decode node, which needs a handle.
+    pub(crate) fn takes_new(&self) -> bool {
+        self.cfgs.role != NodeRole::Decode
     }
 
     /// Whether the NIC thread seems to have no core.
@@ -252,36 +276,55 @@ impl Connection {
         now_ns: u64,
     ) -> Result<usize, NotPosted> {
         let sample = &attempt.sample;
-        let mut post = Post {
-            source: sample.source,
-            offset: sample.offset,
-            len: sample.len,
-            at: 0,
-            imm: Imm::new(slot, 0),
-        };
+        let mut from = (sample.source, sample.offset, sample.len);
         let mut copied = 0;
-        if let (Some(from), Some(to)) = (&payloads.staged_from, &self.staging) {
+        if let (Some(unregistered), Some(to)) = (&payloads.staged_from, &self.staging) {
             let offset = usize::from(slot) * self.cfgs.request_stride;
             let len = sample.len as usize;
             if len <= self.cfgs.request_stride {
                 // SAFETY: the QSL does not change a loaded sample. The caller has reserved the
                 // slot, so no other thread accesses the slot's staging bytes.
-                let copy = unsafe { (from.bytes(sample.offset, len), to.bytes_mut(offset, len)) };
-                if let (Ok(from), Ok(to)) = copy {
-                    to.copy_from_slice(from);
+                let copy = unsafe {
+                    (
+                        unregistered.bytes(sample.offset, len),
+                        to.bytes_mut(offset, len),
+                    )
+                };
+                if let (Ok(payload), Ok(to)) = copy {
+                    to.copy_from_slice(payload);
                     copied = len;
-                    // The staging region is behind the caller's source regions.
-                    post.source = SourceId(payloads.sources.len() as u16);
-                    post.offset = offset;
+                    from = (payloads.staging(), offset, sample.len);
                 }
             }
         }
+        self.prompt_bytes(|bytes| bytes + u64::from(sample.len));
+        self.post_at(link, slot, attempt, from, sample.has_options, now_ns)
+            .map(|()| copied)
+            .inspect_err(|_| self.prompt_bytes(|bytes| bytes.saturating_sub(u64::from(sample.len))))
+    }
+
+    /// Posts these bytes of a source region through a reserved slot.
+    pub(super) fn post_at(
+        &self,
+        link: &mut dyn Tx,
+        slot: u16,
+        attempt: &Attempt,
+        (source, offset, len): (SourceId, usize, u32),
+        has_options: bool,
+        now_ns: u64,
+    ) -> Result<(), NotPosted> {
         let Some(imm) = self.tracker.begin(slot, attempt, now_ns) else {
             self.tracker.release(slot);
             return Err(NotPosted::FULL);
         };
-        post.imm = imm.with_options(sample.has_options);
-        link.post(&post).map(|()| copied).map_err(|e| {
+        let post = Post {
+            source,
+            offset,
+            len,
+            at: 0,
+            imm: imm.with_options(has_options),
+        };
+        link.post(&post).map_err(|e| {
             // The thread that closes the grant owns the sample: this thread, or an answer's.
             let is_ours = self.window.grants().revoke(slot);
             if is_ours {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::Dispatcher;
+use super::{Dispatcher, backlog::Backlog};
 
 /// State of one connection at the frontend.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +21,12 @@ pub struct Look {
     pub takes: bool,
     /// The last flush left writes behind.
     pub blocked: bool,
+    /// Samples in the backlog that the connection takes from now.
+    pub backlog: u64,
+    /// It waits until decode nodes have room.
+    pub is_held_back: bool,
+    /// Slots that keep a handle for a decode node.
+    pub handles: usize,
 }
 
 impl Dispatcher {
@@ -36,6 +42,12 @@ impl Dispatcher {
             ring: c.ring.len(),
             takes: c.takes(),
             blocked: c.send.is_blocked(),
+            backlog: match self.shared.is_held_back(c) {
+                true => 0,
+                false => self.shared.backlog(c).len(),
+            },
+            is_held_back: self.shared.is_held_back(c),
+            handles: self.shared.handles.on(connection),
         }
     }
 
@@ -58,6 +70,6 @@ impl Dispatcher {
 
     /// Samples that wait for a free slot of any connection.
     pub fn backlog(&self) -> u64 {
-        self.shared.backlog.len()
+        self.shared.backlogs.iter().map(Backlog::len).sum()
     }
 }

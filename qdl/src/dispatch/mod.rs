@@ -14,6 +14,7 @@
 //! * `choice`: the policy that chooses connections
 //! * `connection`, `backlog`, `link`, `progress`: the parts that these share
 //! * `cancel`: samples that the caller does not want any more
+//! * `prefill`: samples that go from a prefill node to a decode node
 //! * `slots`, `warm_up`: `slots: auto`, the warm-up samples
 //!
 //! *Enqueue* puts a sample into a ring, *requeue* moves one that was not posted to the backlog, and
@@ -37,6 +38,7 @@ mod link;
 mod look;
 mod nic;
 mod posting;
+mod prefill;
 mod progress;
 mod responses;
 mod slots;
@@ -71,7 +73,7 @@ use crate::{
     },
     model::Lengths,
 };
-use fabric::{Broken, Endpoint, Link, sync::AtomicBool};
+use fabric::{Broken, Endpoint, Link, sync::AtomicBool, wire::Stream};
 use record::{
     ConnectionRecord, Ledger, NicUse, NicWaits, PostingRule, QueueCounts, timeline::ConnectionTick,
 };
@@ -82,6 +84,7 @@ use choice::Choice;
 use connection::{Connection, Payloads};
 use link::Attachment;
 use nic::FrontendEnd;
+use prefill::Handles;
 use slots::SlotLimits;
 use warm_up::WarmUp;
 
@@ -102,8 +105,10 @@ pub(crate) struct DispatchState {
     payloads: Payloads,
     issuing: Issuing,
     choice: Choice,
-    backlog: Backlog,
+    /// New samples, and prefilled ones, which wait for a decode node.
+    backlogs: [Backlog; 2],
     cancels: Cancels,
+    handles: Handles,
     receiving: Receiving,
     ends: Ends,
     /// Limits of `slots: auto`; set before the first sample.
@@ -133,6 +138,8 @@ struct Issuing {
 struct Receiving {
     echo: EchoCfgs,
     token_bytes: u32,
+    /// The completer wants answers in parts.
+    in_parts: bool,
     lengths: Option<Lengths>,
     /// Samples completed with a response, by share.
     completed: Box<[CachePadded<AtomicU64>]>,
@@ -216,11 +223,13 @@ impl Dispatcher {
                 first_ns: AtomicU64::new(0),
                 handed_over: CachePadded::default(),
             },
-            backlog: Backlog::default(),
+            backlogs: Default::default(),
             cancels: Cancels::default(),
+            handles: Handles::default(),
             receiving: Receiving {
                 echo: cfgs.echo,
                 token_bytes: cfgs.token_bytes.clamp(1, 8),
+                in_parts: cfgs.stream != Stream::None,
                 lengths: cfgs.answers,
                 completed: by_share(),
                 steps: AtomicU64::new(0),
@@ -386,6 +395,7 @@ impl Dispatcher {
             // Load `issued` after the completed counts, so that it is never less than their sum.
             issued: s.issuing.issued.load(Ordering::Acquire),
             redispatched: read(&s.ends.retries),
+            prefilled: read(&s.handles.prefilled),
             refused: s.ends.refusals.each_ref().map(read),
             posted: s
                 .connections
@@ -401,8 +411,8 @@ impl Dispatcher {
     pub(crate) fn queued(&self) -> QueueCounts {
         let s = &*self.shared;
         QueueCounts {
-            backlog_max: s.backlog.max.load(Ordering::Relaxed),
-            backlogged: s.backlog.waited.load(Ordering::Relaxed),
+            backlog_max: s.backlogs[0].max.load(Ordering::Relaxed),
+            backlogged: s.backlogs[0].waited.load(Ordering::Relaxed),
             handed_over: s.issuing.handed_over.load(Ordering::Relaxed),
         }
     }
@@ -479,7 +489,16 @@ impl DispatchState {
         threads.for_each(NicThreadHandle::wake);
     }
 
+    /// The backlog of the samples that a connection takes.
+    #[inline]
+    fn backlog(&self, connection: &Connection) -> &Backlog {
+        &self.backlogs[usize::from(!connection.takes_new())]
+    }
+
     fn complete_empty(&self, samples: &[Sample]) {
+        samples
+            .iter()
+            .for_each(|sample| self.drop_handle(sample.id));
         self.owner.complete_empty(samples);
         let n = samples.len() as u64;
         self.ends.completed_empty.fetch_add(n, Ordering::Release);

@@ -82,7 +82,8 @@ impl NicEnd for FrontendEnd {
             shared, inbound, ..
         } = self;
         let connection = &shared.connections[up.connection.connection];
-        let answered_before = inbound.responses.len();
+        let answers = |inbound: &Inbound| inbound.responses.len() + inbound.prefilled.len();
+        let answered_before = answers(inbound);
         let progress = &mut up.state.progress;
         // Half of the writes in flight, not of the slots: half of many slots may be all responses
         // in flight, and the peer would be idle while this thread handles them.
@@ -93,7 +94,7 @@ impl NicEnd for FrontendEnd {
         if up.half.is_busy {
             up.state.echo.heard(now_ns);
         }
-        let answered = (inbound.responses.len() - answered_before) as u64;
+        let answered = (answers(inbound) - answered_before) as u64;
         up.state.answered += answered;
         up.state.unshown.samples += answered;
         events
@@ -160,7 +161,7 @@ impl NicEnd for FrontendEnd {
         } else {
             shared.ends.lost_connections.fetch_add(1, Ordering::Relaxed);
             // The lost connection's samples, in flight or not posted, are in the backlog.
-            if !shared.backlog.is_empty() {
+            if shared.backlogs.iter().any(|b| !b.is_empty()) {
                 shared.wake_all();
             }
         }

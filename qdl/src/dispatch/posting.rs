@@ -17,6 +17,7 @@ use std::{cell::Cell, iter};
 
 use super::{
     Attempt, Connection, DispatchState, Dispatcher, Issuing, Sample, WARM_UP_ID,
+    backlog::Backlog,
     connection::{BURST, NotPosted},
 };
 use crate::connection::{
@@ -147,7 +148,7 @@ impl Dispatcher {
         }
         let bursts_max = s.connections.len();
         let is_short = || Burst::are_at_most(samples, bursts_max, s.choice.samples_max());
-        let given = match s.backlog.is_empty() && is_short() {
+        let given = match s.backlogs[0].is_empty() && is_short() {
             true => s.issue_bursts(samples),
             false => 0,
         };
@@ -178,7 +179,10 @@ impl DispatchState {
             let is_affine =
                 samples_max > 1 && affinity.takes(number, &burst, first.issued_ns, affinity_ns);
             if !is_affine {
-                let Some(chosen) = self.choice.pick(&self.connections, first, |_| true) else {
+                let Some(chosen) =
+                    self.choice
+                        .pick(&self.connections, first, Connection::takes_new)
+                else {
                     break;
                 };
                 let connection = &self.connections[chosen];
@@ -302,7 +306,7 @@ impl DispatchState {
     /// them. Those for which a slot is free count as handed over, the rest as backlogged. Free
     /// slots are counted before the push, from the same loads that the arbiter reads.
     fn defer(&self, samples: &[Sample]) {
-        let (n, backlog) = (samples.len() as u64, &self.backlog);
+        let (n, backlog) = (samples.len() as u64, &self.backlogs[0]);
         let before = backlog.len();
         let free = self.free_slots(before.saturating_add(n));
         let handed_over = free.saturating_sub(before).min(n);
@@ -337,13 +341,19 @@ impl DispatchState {
     /// Whether samples wait that this connection may post.
     #[inline]
     pub(super) fn waits_for(&self, connection: &Connection) -> bool {
-        !connection.ring.is_empty() || (!self.choice.is_by_health() && !self.backlog.is_empty())
+        let is_waiting = !connection.ring.is_empty()
+            || (!self.choice.is_by_health() && !self.backlog(connection).is_empty());
+        is_waiting && !self.is_held_back(connection)
     }
 
-    /// Free slots of the connections that are up; stops counting at `enough`.
+    /// Free slots of the connections that are up and take new samples; stops counting at `enough`.
     pub(super) fn free_slots(&self, enough: u64) -> u64 {
         let mut free = 0;
-        for load in self.connections.iter().map(Connection::load) {
+        for load in self
+            .connections
+            .iter()
+            .map(|c| c.load_if(Connection::takes_new))
+        {
             if load.up {
                 free += load.room() as u64;
             }
@@ -364,9 +374,11 @@ impl DispatchState {
             // The thread that distributes the backlog may hold one sample.
             return self.distribute();
         }
-        while let Some(attempt) = self.backlog.pop() {
-            self.backlog.count_off(1);
-            self.complete_empty(&[attempt.sample]);
+        for backlog in &self.backlogs {
+            while let Some(attempt) = backlog.pop() {
+                backlog.count_off(1);
+                self.complete_empty(&[attempt.sample]);
+            }
         }
     }
 
@@ -383,7 +395,7 @@ impl DispatchState {
             return self.warm_up.not_posted(connection.index);
         }
         self.choice.undo(connection, attempt.sample.len);
-        self.backlog.push(iter::once(attempt));
+        self.backlog(connection).push(iter::once(attempt));
         self.look_again(attempt.sample.id);
     }
 }
@@ -392,6 +404,7 @@ impl DispatchState {
 struct Requests<'a> {
     shared: &'a DispatchState,
     connection: &'a Connection,
+    backlog: &'a Backlog,
     /// The backlog's samples are not for this connection to take.
     is_by_health: bool,
     /// Start time of this burst on [`fabric::clock`].
@@ -412,6 +425,7 @@ impl<'a> Requests<'a> {
         Requests {
             shared,
             connection,
+            backlog: shared.backlog(connection),
             is_by_health: shared.choice.is_by_health(),
             now_ns: 0,
             writes_max: match shared.issuing.one_by_one {
@@ -436,13 +450,13 @@ impl<'a> Requests<'a> {
         {
             return Some(attempt);
         }
-        if !self.is_by_health && self.shared.backlog.len() > self.from_backlog {
+        if !self.is_by_health && self.backlog.len() > self.from_backlog {
             if self.row.capacity() == 0 {
                 self.row = ROW.take();
             }
             self.next = 0;
             let samples_max = room.min(self.slots.len());
-            self.shared.backlog.take(samples_max, &mut self.row);
+            self.backlog.take(samples_max, &mut self.row);
         }
         None
     }
@@ -451,7 +465,7 @@ impl<'a> Requests<'a> {
     fn waiting(&self) -> usize {
         let backlog = match self.is_by_health {
             true => 0,
-            false => self.shared.backlog.len().saturating_sub(self.from_backlog),
+            false => self.backlog.len().saturating_sub(self.from_backlog),
         };
         self.connection.ring.len() + backlog as usize
     }
@@ -467,7 +481,7 @@ impl WriteSource for Requests<'_> {
     fn post_next(&mut self, tx: &mut dyn Tx, counts: &mut SendCounts) -> Result<bool, Box<Broken>> {
         let (shared, connection) = (self.shared, self.connection);
         if self.slots.is_empty() {
-            if !connection.tracker.has_free() {
+            if !connection.tracker.has_free() || shared.is_held_back(connection) {
                 return Ok(false);
             }
             let waiting = self.waiting();
@@ -481,7 +495,7 @@ impl WriteSource for Requests<'_> {
             }
         }
         let mut popped;
-        let attempt = loop {
+        let (attempt, handle) = loop {
             popped = match self.next < self.row.len() {
                 true => None,
                 false => self.pop_or_refill(tx.room()),
@@ -497,13 +511,22 @@ impl WriteSource for Requests<'_> {
                 (None, None) => return Ok(false),
             };
             if !shared.end_if_cancelled(attempt) {
-                break attempt;
+                if connection.takes_new() {
+                    break (attempt, None);
+                }
+                if let Some(handle) = shared.handle_or_prefill_again(attempt, self.now_ns) {
+                    break (attempt, handle);
+                }
             }
             shared.choice.undo(connection, attempt.sample.len);
         };
-        let posted = match self.slots.next() {
-            Some(slot) => connection.post_sample(tx, &shared.payloads, slot, attempt, self.now_ns),
-            None => Err(NotPosted::FULL),
+        let (now, payloads) = (self.now_ns, &shared.payloads);
+        let posted = match (self.slots.next(), handle) {
+            (Some(slot), None) => connection.post_sample(tx, payloads, slot, attempt, now),
+            (Some(slot), Some(handle)) => {
+                shared.post_prefilled(connection, tx, slot, attempt, handle, now)
+            }
+            (None, _) => Err(NotPosted::FULL),
         };
         match posted {
             Ok(copied) => {
@@ -532,20 +555,23 @@ impl WriteSource for Requests<'_> {
         // Only a failed link leaves samples in the row. The thread that takes the connection down
         // wakes the others.
         let left = self.row.get(self.next..).unwrap_or_default();
-        self.shared.backlog.put_back(left);
+        self.backlog.put_back(left);
         left.iter()
             .for_each(|attempt| self.shared.look_again(attempt.sample.id));
         self.row.clear();
         self.next = 0;
-        self.shared
-            .backlog
-            .count_off(std::mem::take(&mut self.from_backlog));
+        let from_backlog = std::mem::take(&mut self.from_backlog);
+        self.backlog.count_off(from_backlog);
+        if from_backlog > 0 && !connection.takes_new() && self.backlog.is_empty() {
+            // Nothing holds prefill nodes back any more.
+            self.shared.wake_all();
+        }
         let in_flight = connection.tracker.in_flight();
         counts.in_flight_max = counts.in_flight_max.max(in_flight as u64);
         connection
             .posted
             .fetch_add(writes as u64, Ordering::Relaxed);
-        has_unused && self.waiting() > 0
+        has_unused && self.waiting() > 0 && !self.shared.is_held_back(connection)
     }
 }
 

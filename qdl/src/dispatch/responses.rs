@@ -20,16 +20,19 @@ use super::{
     KeptResponse, RefusedSample, Response, ResponsePart, WARM_UP_ID,
     link::FrontendLink,
     posting::Burst,
+    prefill::Prefilled,
     progress::{Decoded, FirstPart, ResponseProgress},
 };
 use crate::{
     connection::{ArrivedWrite, tracker::InFlight},
     counters::SampleTimes,
+    request::MAX_HANDLE,
     response::{MAX_REASON, Refusal, ResponseHeader},
     wire::Standing,
 };
 use fabric::os::lock;
 use fabric::{Broken, Imm, clock::now_ns};
+use record::NodeRole;
 
 /// Losses of a sample's connections after which [`DispatchEvent::TooManyLosses`] names the sample.
 /// A sample that crashes its accelerator loses every connection that carries it. Other losses are
@@ -63,6 +66,8 @@ pub(super) struct ArrivedResponse {
     pub parts: u32,
     /// Mean microseconds at the accelerator from the sample's arrival to the post of a part.
     pub mean_us: u32,
+    /// It is a decode node's.
+    pub is_prefilled: bool,
 }
 
 impl ArrivedResponse {
@@ -95,6 +100,8 @@ pub(super) struct Inbound {
     /// Invalid answers, whose samples are sent again.
     pub invalid: Vec<InvalidResponse>,
     pub refusals: Vec<RefusedResponse>,
+    /// First tokens with handles, whose samples go to a decode node.
+    pub prefilled: Vec<Prefilled>,
     /// Clock times at which the answers were read, and at which [`Completer::complete`] returned.
     seen_ns: u64,
     completed_ns: u64,
@@ -132,6 +139,7 @@ impl Inbound {
             && self.responses.is_empty()
             && self.invalid.is_empty()
             && self.refusals.is_empty()
+            && self.prefilled.is_empty()
     }
 }
 
@@ -161,7 +169,9 @@ impl DispatchState {
         // cases this thread may read the record.
         let in_flight = connection.tracker.arrived(slot);
         let (write, in_flight) = match (write, in_flight) {
-            (Some(write), Some(in_flight)) if self.is_of_the_model(&write, slot_offset) => {
+            (Some(write), Some(in_flight))
+                if self.is_of_the_model(connection, &write, slot_offset) =>
+            {
                 (write, in_flight)
             }
             (_, in_flight) => {
@@ -236,14 +246,50 @@ impl DispatchState {
                 refusal,
             }),
             Decoded::End { header, .. } if warms_up => {
-                connection.tracker.release(slot);
+                if !self.keep_warm_up(connection, slot, header.len) {
+                    connection.tracker.release(slot);
+                }
                 self.warmed(connection, &in_flight, &header);
+            }
+            Decoded::End { header, .. }
+                if connection.cfgs.role == NodeRole::Prefill
+                    && header.len > self.receiving.token_bytes =>
+            {
+                let of_token = self.receiving.token_bytes;
+                let mut in_flight = in_flight;
+                let reported = in_flight.history.first_token;
+                let token = first(of_token);
+                if reported.is_some() {
+                    let other = Contradiction::of(&in_flight, token, connection.index);
+                    inbound.contradictions.extend(other);
+                } else if self.receiving.in_parts {
+                    in_flight.history.first_token = token.map(|t| FirstToken::new(t, now_ns()));
+                }
+                if self.receiving.in_parts {
+                    inbound.parts.push(ArrivedPart {
+                        link,
+                        connection: connection.index,
+                        slot,
+                        in_flight,
+                        offset: 0,
+                        len: of_token,
+                        has_first_token: reported.is_none(),
+                    });
+                }
+                inbound.prefilled.push(Prefilled {
+                    connection: connection.index,
+                    slot,
+                    in_flight,
+                    token: of_token,
+                    len: header.len,
+                });
             }
             Decoded::End {
                 header,
                 parts,
                 mean_us,
             } => {
+                connection.prompt_bytes(|bytes| bytes.saturating_sub(u64::from(sample.len)));
                 if parts == 1 && in_flight.history.first_token.is_some() {
                     let repeated = first(header.len);
                     inbound.contradictions.extend(Contradiction::of(
@@ -260,15 +306,21 @@ impl DispatchState {
                     header,
                     parts,
                     mean_us,
+                    is_prefilled: connection.cfgs.role == NodeRole::Decode,
                 });
             }
         }
         Ok(())
     }
 
-    /// Whether a first part holds at least one token, or an answer's length fits the model.
-    fn is_of_the_model(&self, write: &Decoded, slot_offset: u32) -> bool {
+    /// Whether a first part holds at least one token, or an answer's length fits the model. A
+    /// prefill node answers with one token, and mostly a handle.
+    fn is_of_the_model(&self, of: &Connection, write: &Decoded, slot_offset: u32) -> bool {
         match write {
+            Decoded::End { header, .. } if of.cfgs.role == NodeRole::Prefill => {
+                let token = self.receiving.token_bytes;
+                (token..=token + MAX_HANDLE as u32).contains(&header.len)
+            }
             Decoded::Part { len, .. } => slot_offset > 0 || *len >= self.receiving.token_bytes,
             Decoded::End { header, .. } => {
                 let lengths = self.receiving.lengths.as_ref();
@@ -309,6 +361,9 @@ impl Inbound {
             self.complete_responses(shared, share, completer, now);
         }
         // After the call for parts, since a different thread may complete these samples.
+        for prefilled in self.prefilled.drain(..) {
+            shared.hand_over(&prefilled);
+        }
         for invalid in self.invalid.drain(..) {
             let mut none = None;
             let mut links = links.iter_mut();
@@ -419,7 +474,7 @@ impl Inbound {
             link.unshown.bytes_in += n * u64::from(s.header.len);
             let several = (s.parts > 1).then(|| link.progress.times(s.slot)).flatten();
             let whole = || (FirstPart::whole(now, residence, s.header.len), 0);
-            let (first, after_ns) = several.unwrap_or_else(whole);
+            let (first, after_ns) = several.clone().unwrap_or_else(whole);
             // The first token of a retried answer may have arrived before the connection was lost.
             let first_ns = match f.history.first_token {
                 Some(token) if token.arrived_ns.get() < f.posted_ns => token.arrived_ns.get(),
@@ -439,6 +494,11 @@ impl Inbound {
                 first_ns,
                 first_residence_us: first.residence_us,
                 first_bytes: first.bytes,
+                is_prefilled: s.is_prefilled,
+                decoded_ns: match several {
+                    Some((first, _)) if s.is_prefilled => first.read_ns,
+                    _ => 0,
+                },
                 parts: s.parts,
                 parts_after_us: u32::try_from(after_us).unwrap_or(u32::MAX),
                 parts_residence_us: s.mean_us,
@@ -470,6 +530,7 @@ impl DispatchState {
             return false;
         }
         self.choice.undo(connection, sample.len);
+        connection.prompt_bytes(|bytes| bytes.saturating_sub(u64::from(sample.len)));
         if self.end_if_cancelled(&attempt) {
             let lost = &self.ends.lost_cancelled;
             lost.fetch_add(1, Ordering::Relaxed);
@@ -481,7 +542,7 @@ impl DispatchState {
         if losses >= LOSSES && too_often_lost.is_none_or(|w| w.history.tries.losses < losses) {
             *too_often_lost = Some(attempt);
         }
-        self.backlog.push(iter::once(attempt));
+        self.backlogs[0].push(iter::once(attempt));
         // After an abort, the sample is not sent again.
         let goes = !self.is_aborted();
         let retries = &self.ends.retries;
@@ -552,6 +613,7 @@ impl DispatchState {
         connection.refused.fetch_add(1, Ordering::Relaxed);
         self.ends.refusals[before].fetch_add(1, Ordering::Relaxed);
         self.choice.undo(connection, sample.len);
+        connection.prompt_bytes(|bytes| bytes.saturating_sub(u64::from(sample.len)));
         if is_cancelled {
             self.complete_empty(&[sample]);
         } else if is_completed {
@@ -562,8 +624,8 @@ impl DispatchState {
             // completes it empty.
             lock(&self.ends.refused_for_good).push(sample);
             self.look_again(sample.id);
-        } else if !self.retry_now(&attempt, |c| c.cfgs.peer != peer)
-            && !self.retry_now(&attempt, |_| true)
+        } else if !self.retry_now(&attempt, |c| c.takes_new() && c.cfgs.peer != peer)
+            && !self.retry_now(&attempt, Connection::takes_new)
         {
             self.retry_later(attempt);
         }

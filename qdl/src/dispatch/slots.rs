@@ -17,6 +17,7 @@ use std::sync::{
 use super::{Attempt, DispatchState, Dispatcher};
 use crate::wire::Standing;
 use fabric::os::lock;
+use record::NodeRole;
 
 /// Batches in flight: one outbound, one computing, one inbound.
 const BATCHES: u64 = 3;
@@ -41,6 +42,14 @@ fn in_use(granted: usize, stride: usize, works_on: u64, sharing: usize) -> usize
         .clamp(SLOTS_MIN, CACHED_SLOTS_MAX)
         .max(usize::try_from(batches).unwrap_or(usize::MAX))
         .min(granted)
+}
+
+/// As [`in_use`], of a decode node: no sample waits there, where the age of its handle is unknown.
+fn in_use_with_handles(granted: usize, works_on: u64, sharing: usize) -> usize {
+    match works_on.div_ceil(sharing.max(1) as u64) {
+        0 => granted,
+        each => granted.min(usize::try_from(each).unwrap_or(usize::MAX)),
+    }
 }
 
 /// [`Standing`] as numbers, for the atomics of [`SlotLimits::standing`].
@@ -112,7 +121,7 @@ impl DispatchState {
 
     /// Retries a refused sample from the backlog, once a connection has room.
     pub(super) fn retry_later(&self, attempt: Attempt) {
-        self.backlog.push(std::iter::once(attempt));
+        self.backlogs[0].push(std::iter::once(attempt));
         self.look_again(attempt.sample.id);
         // Either `connections_changed` sees the sample, or this thread the slots that it allows.
         drop(self.limits.get().map(|limits| lock(&limits.computing)));
@@ -161,11 +170,14 @@ impl DispatchState {
             let sharing = up.iter().filter(|p| **p == place(i)).count();
             let works_on = limits.works_on.get(c.peer);
             let works_on = works_on.map_or(0, |n| n.load(Ordering::SeqCst));
-            let slots = in_use(c.slots, c.request_stride, works_on, sharing);
+            let slots = match c.role {
+                NodeRole::Decode => in_use_with_handles(c.slots, works_on, sharing),
+                _ => in_use(c.slots, c.request_stride, works_on, sharing),
+            };
             connection.tracker.allow(slots);
             more |= slots > before;
         }
-        if more && !self.backlog.is_empty() {
+        if more && self.backlogs.iter().any(|b| !b.is_empty()) {
             // Wakes NIC threads that sleep because no slot was free, or no sample waited.
             self.wake_all();
         }

@@ -18,10 +18,13 @@
 //! Warm-up samples carry [`WARM_UP_ID`] and end in the NIC thread: no completer sees them, and none
 //! is sent again. If a connection is lost or silent, the warm-up ends with an error that names it.
 //!
+//! With prefill and decode nodes, samples go through pairs of them instead, one at a time.
+//!
 //! The warm-up leaves out connections to an accelerator whose server is away while another takes
 //! samples. If none does, it waits for one.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering, fence},
@@ -38,7 +41,7 @@ use super::{Attempt, Connection, DispatchState, Dispatcher, Sample};
 use crate::{connection::tracker::InFlight, response::ResponseHeader};
 use fabric::os::lock;
 use fabric::{Broken, clock::now_ns};
-use record::WarmUpRecord;
+use record::{NodeRole, WarmUpRecord};
 
 /// Id of warm-up samples; callers must not use it.
 pub const WARM_UP_ID: u64 = u64::MAX;
@@ -276,13 +279,71 @@ impl<'a> WarmUpRound<'a> {
     }
 
     async fn run(mut self) -> Result<WarmUpRecord, WarmUpError> {
-        self.cold().await?;
-        self.sizes().await?;
-        self.warm().await?;
-        self.ramp().await?;
+        let mut all = self.shared.connections.iter();
+        if all.all(|c| c.cfgs.role == NodeRole::Both) {
+            self.cold().await?;
+            self.sizes().await?;
+            self.warm().await?;
+            self.ramp().await?;
+        } else {
+            self.pairs().await?;
+        }
         self.report.samples = self.shared.warm_up.lock().answered;
         self.report.took_ms = self.began.elapsed().as_nanos() as f64 / 1e6;
         Ok(self.report)
+    }
+
+    fn with_role(&self, role: NodeRole) -> Vec<usize> {
+        let all = self.connections.iter().copied();
+        let has_role = |c: &usize| self.shared.connections[*c].cfgs.role == role;
+        all.filter(has_role).collect()
+    }
+
+    /// Sends the longest sample through a prefill and a decode connection in turn: over each
+    /// connection, and through each pair of nodes, which then know each other's KV caches. No
+    /// sample stays at a prefill node, which would keep its KV cache.
+    async fn pairs(&mut self) -> Result<(), WarmUpError> {
+        let prefill = self.with_role(NodeRole::Prefill);
+        let mut decode = BTreeMap::<usize, Vec<usize>>::new();
+        for c in self.with_role(NodeRole::Decode) {
+            let peer = self.shared.connections[c].cfgs.peer;
+            decode.entry(peer).or_default().push(c);
+        }
+        let longest = decode.values().map(Vec::len).max().unwrap_or(0);
+        let turns = match prefill.len() {
+            0 => 0,
+            n => longest.max(n),
+        };
+        let mut pairs = Vec::new();
+        for turn in 0..turns {
+            let from = prefill[turn % prefill.len()];
+            pairs.extend(decode.values().map(|d| [from, d[turn % d.len()]]));
+        }
+        let (mut times, sample) = (BTreeMap::<usize, Vec<u64>>::new(), self.samples[0]);
+        for (n, pair) in pairs.repeat(1 + WARM).into_iter().enumerate() {
+            if n >= pairs.len() && !self.in_budget() {
+                break;
+            }
+            self.shared.drop_handle(WARM_UP_ID);
+            for connection in pair {
+                let ns = self.one(connection, sample).await?;
+                times.entry(connection).or_default().extend(ns);
+            }
+        }
+        self.shared.drop_handle(WARM_UP_ID);
+        self.report.connections = times.len();
+        self.report.at_once = 1;
+        (self.report.sizes, self.report.of_sizes) = (1, self.samples.len());
+        for (connection, mut times) in times {
+            let record = &mut self.shared.connections[connection].figures().record;
+            if let [first, later @ ..] = &mut times[..] {
+                record.cold_us.get_or_insert(first.div_ceil(1000));
+                later.sort_unstable();
+                let median = later.get(later.len() / 2);
+                record.warm_us = record.warm_us.or(median.map(|ns| ns.div_ceil(1000)));
+            }
+        }
+        Ok(())
     }
 
     /// Sends the longest sample over each connection, for the first time.

@@ -38,8 +38,12 @@ pub use frontend::{
 pub use life::frontend_end::RetryPauses;
 pub use usage::usage;
 
-use crate::response::{RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES};
+use crate::{
+    request::{HANDLE_ROOM, MAX_HANDLE},
+    response::{RESPONSE_HEADER_BYTES, RESPONSE_TRAILER_BYTES},
+};
 use fabric::os::lock;
+use record::NodeRole;
 
 /// Bytes of a cache line; neighbouring responses share none.
 const LINE: usize = 64;
@@ -55,6 +59,31 @@ pub fn request_stride(model: &crate::model::ModelSpec) -> Option<usize> {
         Some(bytes)
     } else {
         bytes.checked_next_multiple_of(LINE)
+    }
+}
+
+/// Bytes from one request slot to the next, and from one response slot to the next, as a frontend
+/// requests them of a node with this role. Where answers are token ids, requests have room for
+/// options, and those of a decode node also for a handle.
+pub fn slot_strides(model: &crate::model::ModelSpec, role: NodeRole) -> Option<(usize, usize)> {
+    let options = match (model.answers_tokens(), role) {
+        (false, _) => 0,
+        (true, NodeRole::Decode) => OPTIONS_ROOM + HANDLE_ROOM.next_multiple_of(LINE),
+        (true, NodeRole::Both | NodeRole::Prefill) => OPTIONS_ROOM,
+    };
+    let request = request_stride(model)?.checked_add(options)?;
+    Some((request, response_stride_of(model, role)?))
+}
+
+/// As [`response_stride`], of a node with this role: a prefill node answers with one token and a
+/// handle.
+pub(crate) fn response_stride_of(model: &crate::model::ModelSpec, role: NodeRole) -> Option<usize> {
+    match role {
+        NodeRole::Prefill => {
+            let token = model.output.dtype.bytes();
+            Some((RESPONSE_HEADER_BYTES + token + MAX_HANDLE).next_multiple_of(LINE))
+        }
+        NodeRole::Both | NodeRole::Decode => response_stride(model),
     }
 }
 

@@ -181,6 +181,7 @@ impl RigCfgs {
     fn connection(&self, i: usize) -> ConnectionCfgs {
         ConnectionCfgs {
             peer: if self.peers { i } else { 0 },
+            role: record::NodeRole::Both,
             nic_index: i % self.nics,
             slots: self.slots,
             response_stride: self.response,

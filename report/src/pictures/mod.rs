@@ -37,12 +37,13 @@ pub const SCHEDULED: &str = "sched";
 pub fn colour(stage: Stage) -> &'static str {
     match stage {
         Stage::Failed => "bad",
+        Stage::Prefill => "r5",
         Stage::IssueToPost => "post",
         Stage::Network => "net",
         Stage::Queue => "wait",
         Stage::Compute => "inf",
         Stage::Completion => "comp",
-        Stage::RoundTrip | Stage::Total => "all",
+        Stage::RoundTrip | Stage::Transfer | Stage::Total => "all",
     }
 }
 

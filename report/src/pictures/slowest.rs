@@ -14,10 +14,13 @@ use crate::{
     text::{percent, time_us},
 };
 
+const STAGES: usize = Stage::PARTS.len();
+
 /// Nanoseconds of each stage of a sample, in the order of [`Stage::PARTS`].
-fn parts(s: &SlowSample) -> [u64; 6] {
+fn parts(s: &SlowSample) -> [u64; STAGES] {
     [
         s.failed_attempts_ns,
+        s.prefill_ns,
         s.issue_to_post_ns,
         s.network_ns,
         s.queue_ns,
@@ -27,8 +30,8 @@ fn parts(s: &SlowSample) -> [u64; 6] {
 }
 
 /// Mean of each stage over these samples, in microseconds.
-fn means(samples: &[SlowSample]) -> [f64; 6] {
-    let mut sums = [0.0; 6];
+fn means(samples: &[SlowSample]) -> [f64; STAGES] {
+    let mut sums = [0.0; STAGES];
     for s in samples {
         for (sum, ns) in sums.iter_mut().zip(parts(s)) {
             *sum += ns as f64 / 1000.0;

@@ -32,8 +32,7 @@ pub fn table_of(stages: &StageTable, scheduled: Option<&ScheduledToIssue>) -> Pa
         let figures = bounds.chain([time_us(s.mean_us), grouped(s.count)]);
         row(Cell::key(SCHEDULED, "scheduled to issue"), figures)
     });
-    // Show the stage of failed attempts only if an attempt failed.
-    let shown = |(stage, r): &(&Stage, &StageRow)| **stage != Stage::Failed || r.max_us > 0.0;
+    let shown = |(stage, r): &(&Stage, &StageRow)| !stage.is_rare() || r.max_us > 0.0;
     let each = stages.iter().filter(shown).map(|(stage, r)| {
         let figures = times(r).into_iter().chain([grouped(r.count)]);
         row(Cell::key(colour(*stage), stage.label()), figures)
@@ -43,7 +42,7 @@ pub fn table_of(stages: &StageTable, scheduled: Option<&ScheduledToIssue>) -> Pa
 }
 
 /// Mean of each stage, in microseconds.
-pub fn parts(run: &RunFolder) -> [f64; 6] {
+pub fn parts(run: &RunFolder) -> [f64; Stage::PARTS.len()] {
     Stage::PARTS.map(|s| run.summary.run.stages.get(s).map_or(0.0, |row| row.mean_us))
 }
 
@@ -84,7 +83,7 @@ impl Means {
     }
 }
 
-pub fn named(parts: [f64; 6]) -> impl Iterator<Item = StageMean> {
+pub fn named(parts: [f64; Stage::PARTS.len()]) -> impl Iterator<Item = StageMean> {
     let stages = Stage::PARTS.into_iter().zip(parts);
     stages.map(|(s, us)| (colour(s), s.label(), us))
 }

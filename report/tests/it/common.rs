@@ -62,6 +62,7 @@ fn sample(rng: &mut Rng, made: &RunShape, slow: f64) -> SampleTimes {
 fn slow_sample(t: &SampleTimes, at_s: f64, connection: u32) -> SlowSample {
     SlowSample {
         failed_attempts_ns: 0,
+        prefill_ns: 0,
         at_s,
         total_ns: t.completed_ns,
         issue_to_post_ns: t.posted_ns,

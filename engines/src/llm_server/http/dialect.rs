@@ -182,7 +182,7 @@ const VLLM: Dialect = Dialect {
             }),
         )
     },
-    options: OptionSet::ALL,
+    options: OptionSet::OF_CLIENTS,
     ids: IdList::New,
     is_whole_better: false,
     questions: &[
@@ -229,7 +229,7 @@ static DIALECTS: [Dialect; 5] = [
             json!({"sampling_params": of.put_options(params, None), "stream": true})
         },
         // Only with `--enable-deterministic-inference` does it take seeds, by another name.
-        options: OptionSet::ALL.without(OptionSet::of(&[RequestOption::Seed])),
+        options: OptionSet::OF_CLIENTS.without(OptionSet::of(&[RequestOption::Seed])),
         ids: IdList::NewOrAll,
         is_whole_better: false,
         questions: &[
@@ -278,7 +278,7 @@ static DIALECTS: [Dialect; 5] = [
             // Seeds have 32 bits, and the highest one stands for a random seed.
             of.put_options(params, Some(|seed| seed % u64::from(u32::MAX)))
         },
-        options: OptionSet::ALL.without(OptionSet::of(&[
+        options: OptionSet::OF_CLIENTS.without(OptionSet::of(&[
             RequestOption::MinTokens,
             RequestOption::StopIds,
         ])),

@@ -227,6 +227,9 @@ impl Transport for HttpTransport {
 
     fn server_counts(&self) -> ServerCounts {
         let busy = self.counters.busy.load(Relaxed);
-        ServerCounts { busy, nans: 0 }
+        ServerCounts {
+            busy,
+            ..ServerCounts::default()
+        }
     }
 }

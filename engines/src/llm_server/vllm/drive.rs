@@ -34,8 +34,9 @@ use crate::{
     Sequence,
     error::shorten,
     llm_server::account::{Account, AnswerEvent, Finish, Limits, TRIAL_TOKENS, Tokens},
-    streaming::{EngineThread, SequenceSource},
+    streaming::{EngineThread, SequenceSource, ServerCounts},
 };
+use record::NodeRole;
 
 /// Interval of checks for unwanted sequences, deadlines and the exit of the program.
 const LOOK: Duration = Duration::from_millis(200);
@@ -113,6 +114,40 @@ struct Active {
     sequence: Option<Sequence>,
     account: Account,
     core: usize,
+    phase: Phase,
+}
+
+/// The part of an answer that a core computes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Whole,
+    /// The first token, whose answer goes on at another core.
+    First,
+    /// The answer to a prompt with a handle.
+    Behind,
+}
+
+/// Counts of prompts with a handle.
+#[derive(Default)]
+pub(super) struct Fetched {
+    handles: AtomicU64,
+    tokens: AtomicU64,
+}
+
+impl Fetched {
+    pub fn counts(&self) -> ServerCounts {
+        ServerCounts {
+            handles: self.handles.load(Relaxed),
+            fetched_tokens: self.tokens.load(Relaxed),
+            ..ServerCounts::default()
+        }
+    }
+
+    /// Counts the prompt of an answer's first output.
+    fn add(&self, fetched: u64) {
+        self.handles.fetch_add(1, Relaxed);
+        self.tokens.fetch_add(fetched, Relaxed);
+    }
 }
 
 impl Active {
@@ -144,6 +179,8 @@ pub(super) struct Driver {
     thread: Arc<EngineThread>,
     wake: Arc<Wake>,
     nans: Arc<AtomicU64>,
+    fetched: Arc<Fetched>,
+    role: NodeRole,
     slots: Vec<Slot>,
     free: Vec<usize>,
     polled: Vec<libc::pollfd>,
@@ -159,7 +196,8 @@ impl Driver {
         connected: Connected,
         source: Arc<dyn SequenceSource>,
         (thread, wake): (Arc<EngineThread>, Arc<Wake>),
-        nans: Arc<AtomicU64>,
+        (nans, fetched): (Arc<AtomicU64>, Arc<Fetched>),
+        role: NodeRole,
     ) -> Self {
         Driver {
             version: connected.version,
@@ -172,6 +210,8 @@ impl Driver {
             thread,
             wake,
             nans,
+            fetched,
+            role,
             slots: Vec::new(),
             free: Vec::new(),
             polled: Vec::new(),
@@ -188,7 +228,7 @@ impl Driver {
         for core in 0..self.cores.len() {
             let most = self.limits.context.saturating_sub(2);
             let account = self.limits.admit_trial(most, room, &mut self.prompt)?;
-            self.request(core, None, account);
+            self.request(core, None, account)?;
         }
         let began = Instant::now();
         while self.cores.iter().any(|core| core.running > 0) {
@@ -234,7 +274,8 @@ impl Driver {
                 let all = self.cores.iter().enumerate();
                 let least = all.min_by_key(|(_, core)| core.outstanding);
                 let core = least.map_or(0, |(index, _)| index);
-                self.request(core, Some(sequence), account);
+                // The words have been given to the frontend.
+                let _ = self.request(core, Some(sequence), account);
             }
             Err(why) => {
                 sequence.refuse(&why);
@@ -242,19 +283,46 @@ impl Driver {
         }
     }
 
-    /// Queues the request for the prompt in `self.prompt`.
-    fn request(&mut self, core: usize, sequence: Option<Sequence>, account: Account) {
+    /// Queues the request for the prompt in `self.prompt`, or refuses its sequence.
+    /// Error text: the reason.
+    fn request(
+        &mut self,
+        core: usize,
+        sequence: Option<Sequence>,
+        mut account: Account,
+    ) -> Result<(), String> {
+        let options = sequence.as_ref().map(Sequence::options);
+        let has_handle = options.is_some_and(|options| !options.handle.is_empty());
+        let phase = match self.role {
+            NodeRole::Prefill if account.max > 1 => Phase::First,
+            _ if has_handle => Phase::Behind,
+            _ => Phase::Whole,
+        };
+        if phase == Phase::First {
+            (account.min, account.max) = (account.min.min(1), 1);
+        }
+        let sampling = self
+            .sampling
+            .of_request(&account, options, phase == Phase::First);
+        let sampling = match (sampling, sequence) {
+            (Ok(sampling), sequence) => (sampling, sequence),
+            (Err(why), Some(refused)) => {
+                refused.refuse(&why);
+                return Err(why);
+            }
+            (Err(why), None) => return Err(why),
+        };
+        let (sampling, sequence) = sampling;
         let at = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
             self.slots.len() - 1
         });
-        let options = sequence.as_ref().map(Sequence::options);
-        let sampling = self.sampling.of_request(&account, options);
         let slot = &mut self.slots[at];
         let active = Active {
             sequence,
             account,
             core,
+            phase,
         };
         let to = &mut self.cores[core];
         self.message.clear();
@@ -267,6 +335,7 @@ impl Driver {
         to.running += 1;
         to.outstanding += active.outstanding();
         slot.active = Some(active);
+        Ok(())
     }
 
     /// Sends what waits, sleeps until something arrives, and handles it.
@@ -370,6 +439,12 @@ impl Driver {
         }
         let mut active = active;
         let before = active.outstanding();
+        if active.phase == Phase::Behind
+            && let Some(counts) = &output.prompt
+        {
+            self.fetched.add(counts.num_external_cached_tokens);
+        }
+        let (reason, handle) = (output.finish, output.handle.clone());
         let progress = check(&mut active.account, &self.limits, output)?;
         let core = &mut self.cores[active.core];
         core.outstanding = core.outstanding.saturating_sub(before);
@@ -383,8 +458,25 @@ impl Driver {
                 return Ok(());
             }
             Progress::End(tokens) => {
-                if let Some(sequence) = active.sequence.take() {
-                    sequence.finish(&tokens);
+                // Another reason for the end than the limit of one token: the answer is complete.
+                let goes_on = active.phase == Phase::First && reason == Some(finish::LENGTH);
+                match (active.sequence.take(), goes_on) {
+                    (Some(sequence), false) => sequence.finish(&tokens),
+                    (None, false) => {}
+                    (sequence, true) => {
+                        let handle = handle.and_then(|h| rmp_serde::to_vec(&h).ok());
+                        match (sequence, handle, tokens.first()) {
+                            (Some(sequence), Some(handle), Some(token)) => {
+                                sequence.hand_over(*token, &handle);
+                            }
+                            (None, Some(_), _) => {}
+                            (_, None, _) | (_, _, None) => {
+                                return Err("it gives no `kv_transfer_params` to a prefill node: \
+                                            start it with `--kv-transfer-config`"
+                                    .to_owned());
+                            }
+                        }
+                    }
                 }
             }
             Progress::Refuse(why) => match active.sequence.take() {
@@ -478,9 +570,14 @@ fn check(account: &mut Account, limits: &Limits, output: Output<'_>) -> Result<P
         let said = output.prompt.as_ref().map(of);
         said.map(|n| usize::try_from(n).unwrap_or(usize::MAX))
     };
+    let own_cached = |c: &PromptCounts| {
+        c.num_cached_tokens
+            .saturating_sub(c.num_external_cached_tokens)
+    };
     let event = AnswerEvent {
         prompt: count(|counts| counts.num_prompt_tokens),
-        cached: count(|counts| counts.num_cached_tokens),
+        // What a prefill node has computed is no prefix cache.
+        cached: count(own_cached),
         done: finish.is_some(),
         finish,
         tokens: output.tokens,
@@ -548,6 +645,7 @@ mod tests {
                 prompt: Some(PromptCounts {
                     num_prompt_tokens: 3,
                     num_cached_tokens: cached,
+                    num_external_cached_tokens: 0,
                 }),
                 error: Some("no room"),
                 ..Output::default()

@@ -9,11 +9,13 @@ use std::{collections::BTreeMap, fmt};
 use super::versions::CoreVersion;
 use crate::llm_server::account::{Account, Tokens, signed};
 use qdl::request::RequestOptions;
+use record::NodeRole;
 use rmp_serde::{Serializer, from_slice, to_vec_named};
 use serde::{
     Deserialize, Deserializer, Serialize,
     de::{self, DeserializeSeed, IgnoredAny, SeqAccess, Visitor},
 };
+use serde_json::{Value, json};
 
 /// Types of messages to the core: the first frame.
 pub(super) const ADD: &[u8] = &[0];
@@ -82,11 +84,30 @@ pub(super) struct Sampling {
     stop_token_ids: Vec<u32>,
     #[serde(rename = "_all_stop_token_ids")]
     all_stops: Vec<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    extra_args: Option<ExtraArgs>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct ExtraArgs {
+    kv_transfer_params: Value,
+}
+
+/// Asks a prefill core to keep the prompt's KV cache for another core.
+fn remote_decode() -> Value {
+    json!({
+        "do_remote_decode": true,
+        "do_remote_prefill": false,
+        "remote_engine_id": null,
+        "remote_block_ids": null,
+        "remote_host": null,
+        "remote_port": null,
+    })
 }
 
 impl Sampling {
     /// Parameters with these ids of the end of sequence, if any, and these stop ids.
-    pub fn new(temperature: f64, eos: &[u32], stop: &[u32]) -> Self {
+    pub fn new(temperature: f64, eos: &[u32], stop: &[u32], role: NodeRole) -> Self {
         // Further ids of the end of sequence are stop ids to the core.
         let (first, others) = eos.split_at(eos.len().min(1));
         Sampling {
@@ -97,19 +118,39 @@ impl Sampling {
             max_tokens: 0,
             min_tokens: 0,
             detokenize: false,
-            skip_reading_prefix_cache: true,
+            // vLLM 0.32 takes the KV cache of a prefill node for a prefix cache.
+            skip_reading_prefix_cache: role != NodeRole::Decode,
             eos: first.first().copied(),
             stop_token_ids: [others, stop].concat(),
             all_stops: [eos, stop].concat(),
+            extra_args: None,
         }
     }
 
-    /// Parameters of one request: the configuration's, where its `options` have none.
-    pub fn of_request(&self, account: &Account, options: Option<&RequestOptions>) -> Sampling {
+    /// Parameters of one request: the configuration's, where its `options` have none. With
+    /// `hands_over`, the core keeps the prompt's KV cache.
+    ///
+    /// Error text: the handle of the request is malformed.
+    pub fn of_request(
+        &self,
+        account: &Account,
+        options: Option<&RequestOptions>,
+        hands_over: bool,
+    ) -> Result<Sampling, String> {
         let mut of_one = self.clone();
         (of_one.min_tokens, of_one.max_tokens) = (account.min, account.max);
+        let handle = options.map_or(&[][..], |options| &options.handle);
+        let params = match (hands_over, handle.is_empty()) {
+            (true, _) => Some(remote_decode()),
+            (false, true) => None,
+            (false, false) => {
+                let wrong = |e| format!("the request's handle is no map: {e}");
+                Some(from_slice(handle).map_err(wrong)?)
+            }
+        };
+        of_one.extra_args = params.map(|kv_transfer_params| ExtraArgs { kv_transfer_params });
         let Some(options) = options else {
-            return of_one;
+            return Ok(of_one);
         };
         of_one.temperature = options.temperature.map_or(self.temperature, f64::from);
         (of_one.top_p, of_one.top_k) = (options.top_p, options.top_k);
@@ -120,7 +161,7 @@ impl Sampling {
             of_one.stop_token_ids = ends.to_vec();
             of_one.all_stops = ends.to_vec();
         }
-        of_one
+        Ok(of_one)
     }
 }
 
@@ -163,6 +204,8 @@ pub(super) struct Output<'a> {
     pub nans: u64,
     /// The core's message on an error, in versions that send it.
     pub error: Option<&'a str>,
+    /// `kv_transfer_params`: where a decode core finds the prompt's KV cache; at the end.
+    pub handle: Option<Value>,
 }
 
 /// Tokens of a prompt, and those of them from a prefix cache.
@@ -170,6 +213,9 @@ pub(super) struct Output<'a> {
 pub(super) struct PromptCounts {
     pub num_prompt_tokens: u64,
     pub num_cached_tokens: u64,
+    /// Those of the cached ones that came from a prefill node.
+    #[serde(default)]
+    pub num_external_cached_tokens: u64,
 }
 
 #[derive(Deserialize)]
@@ -269,8 +315,11 @@ impl OutputOf<'_> {
         // Log probabilities of tokens and prompt; pooling.
         skip(seq, 3)?;
         let finish = field(seq)?;
-        // From the stop id to the fields whose places depend on the version.
-        skip(seq, counts - 6)?;
+        // Stop id, events.
+        skip(seq, 2)?;
+        let handle = field(seq)?;
+        // To the fields whose places depend on the version.
+        skip(seq, counts - 9)?;
         let prompt = field(seq)?;
         // Routed experts.
         skip(seq, 1)?;
@@ -289,6 +338,7 @@ impl OutputOf<'_> {
             prompt,
             nans,
             error: words.map(|error| error.message),
+            handle,
         })
     }
 }
@@ -296,7 +346,6 @@ impl OutputOf<'_> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use serde_json::json;
 
     use super::*;
     use crate::llm_server::account::Limits;
@@ -337,6 +386,7 @@ mod tests {
             prompt: prompt.map(|num_prompt_tokens| PromptCounts {
                 num_prompt_tokens,
                 num_cached_tokens: 0,
+                num_external_cached_tokens: 0,
             }),
             ..Output::default()
         }
@@ -438,9 +488,11 @@ mod tests {
     #[test]
     fn a_request_has_what_the_front_end_of_vllm_fills_in() {
         let limits = limits(&[2, 3, 9], &[9]);
-        let sampling = Sampling::new(0.0, &[2, 3], &[9]);
+        let sampling = Sampling::new(0.0, &[2, 3], &[9], NodeRole::Both);
         let mut request = Vec::new();
-        let of_one = sampling.of_request(&limits.account(2, 8), None);
+        let of_one = sampling
+            .of_request(&limits.account(2, 8), None, false)
+            .expect("sound");
         put_request(&mut request, "1f", &[7, 300], &of_one);
         let expected = [
             &b"\x99\xa21f\x92\x07\xcd\x01\x2c\xc0\x88"[..],
@@ -463,7 +515,9 @@ mod tests {
             ..RequestOptions::default()
         };
         let account = limits.admit([1].into_iter(), 8, &options, &mut Vec::new());
-        let of_one = sampling.of_request(&account.expect("sound"), Some(&options));
+        let of_one = sampling
+            .of_request(&account.expect("sound"), Some(&options), false)
+            .expect("sound");
         let expected = Sampling {
             temperature: 0.5,
             top_p: Some(0.5),

@@ -33,10 +33,10 @@ use std::{
 };
 
 use crate::config::{MAX_IN_FLIGHT, VllmConfig};
-use record::{CacheState, OptionSet, PrefixCache};
+use record::{CacheState, NodeRole, OptionSet, PrefixCache};
 
 use self::{
-    drive::{Driver, Wake},
+    drive::{Driver, Fetched, Wake},
     handshake::{Connected, Handshake, Listeners},
     messages::Sampling,
 };
@@ -67,6 +67,8 @@ pub struct CoreTransport {
     wake: Arc<Wake>,
     /// NaNs in the logits of all tokens.
     nans: Arc<AtomicU64>,
+    fetched: Arc<Fetched>,
+    role: NodeRole,
 }
 
 impl Vllm {
@@ -110,7 +112,7 @@ impl Vllm {
             [config.ready(), config.stop_within()],
         );
         let transport = CoreTransport {
-            sampling: Sampling::new(config.temperature, &eos, &config.stop),
+            sampling: Sampling::new(config.temperature, &eos, &config.stop, params.engine.role),
             limits: Limits {
                 engine: CoreTransport::NAME,
                 vocab,
@@ -126,6 +128,8 @@ impl Vllm {
             thread: Arc::default(),
             wake: Arc::new(Wake::new().map_err(|e| wrong("vllm", format!("no socket: {e}")))?),
             nans: Arc::default(),
+            fetched: Arc::default(),
+            role: params.engine.role,
             config,
         };
         Ok(Self::new(model.spec, transport, process))
@@ -204,7 +208,8 @@ impl Transport for CoreTransport {
             connected,
             source,
             (self.thread.clone(), self.wake.clone()),
-            self.nans.clone(),
+            (self.nans.clone(), self.fetched.clone()),
+            self.role,
         );
         let tried = driver.try_cores(left.max(step));
         tried.map_err(|reason| process.last_words(&reason))?;
@@ -234,7 +239,7 @@ impl Transport for CoreTransport {
     }
 
     fn options(&self) -> OptionSet {
-        OptionSet::ALL
+        self.role.options(OptionSet::OF_CLIENTS)
     }
 
     fn wake(&self, _source: &dyn SequenceSource) {
@@ -243,7 +248,10 @@ impl Transport for CoreTransport {
 
     fn server_counts(&self) -> ServerCounts {
         let nans = self.nans.load(Relaxed);
-        ServerCounts { busy: 0, nans }
+        ServerCounts {
+            nans,
+            ..self.fetched.counts()
+        }
     }
 
     fn stop(&self, timeout: Duration) {

@@ -89,6 +89,8 @@ impl PartTimes {
             first_ns,
             first_residence_us,
             first_bytes,
+            is_prefilled: false,
+            decoded_ns: 0,
             parts,
             parts_after_us: mean(before_us.saturating_add(after)),
             parts_residence_us: mean(f.sent.sum_us.saturating_add(u64::from(residence))),

@@ -232,6 +232,7 @@ fn whole(t: &SampleTimes, begin_ns: u64) -> SlowSample {
         at_s: (t.completed_ns as f64 - begin_ns as f64) / 1e9,
         total_ns: ns[Stage::Total as usize],
         failed_attempts_ns: ns[Stage::Failed as usize],
+        prefill_ns: ns[Stage::Prefill as usize],
         issue_to_post_ns: ns[Stage::IssueToPost as usize],
         network_ns: ns[Stage::Network as usize],
         queue_ns: ns[Stage::Queue as usize],

@@ -9,10 +9,15 @@ use super::session::Session;
 use crate::{
     control::{ConnectionGrant, ConnectionRequest, ErrorCode, Refusal},
     request::MAX_OPTIONS,
-    run::{lock, request_stride, response_stride, settings},
+    run::{lock, request_stride, response_stride_of, settings},
     serve::{ServeConnection, ServeConnectionCfgs},
 };
-use fabric::{Link, MAX_SLOTS, Made, OpenError, tcp::ConnectionSecret, wire::End};
+use fabric::{
+    Link, MAX_SLOTS, Made, OpenError,
+    tcp::ConnectionSecret,
+    wire::{End, Stream},
+};
+use record::NodeRole;
 
 pub(crate) struct NewConnection {
     connection: Arc<ServeConnection>,
@@ -50,7 +55,8 @@ impl Session {
             |code, text: String| Refusal::new(code, format!("connection {}: {text}", r.connection));
         let model = &node.params.model;
         let request = request_stride(model).unwrap_or(usize::MAX);
-        let response = response_stride(model).unwrap_or(usize::MAX);
+        let role = node.params.engine_info.role;
+        let response = response_stride_of(model, role).unwrap_or(usize::MAX);
         let slots = r.slots as usize;
         if slots == 0 || slots > MAX_SLOTS {
             let text = format!("{slots} slots, 1 to {MAX_SLOTS} are possible");
@@ -81,7 +87,11 @@ impl Session {
             request_stride: r.request_stride as usize,
             takes_options: options != Some(0) && node.params.engine_info.tokens,
             response_stride: response,
-            stream: self.stream,
+            // A prefill node answers whole: its only token comes with the handle.
+            stream: match role {
+                NodeRole::Prefill => Stream::None,
+                NodeRole::Both | NodeRole::Decode => self.stream,
+            },
         };
         let bytes = cfgs.bytes().unwrap_or(usize::MAX);
         let budget = node.budget.reserve(bytes, node.config.memory());

@@ -37,13 +37,12 @@ use crate::{
     },
     model::Lengths,
     run::{
-        OPTIONS_ROOM,
         crew::{frontend_crew, near},
         error::RunError,
         life::frontend_end::RetryPauses,
         lock, nics,
         places::places,
-        request_stride, response_stride, settings,
+        settings, slot_strides,
     },
     topology::LinkWatch,
 };
@@ -559,28 +558,26 @@ fn connection_of(connections: &[ConnectionCfgs]) -> ConnectionOf {
 /// [`RunError`]: sizes overflow, or there are too many connections.
 pub(crate) fn plan(config: &FrontendConfig) -> Result<Vec<ConnectionCfgs>, RunError> {
     let too_large = || RunError::new(format!("model {}: its sizes overflow", config.model.name));
-    let options = match config.model.answers_tokens() {
-        true => OPTIONS_ROOM,
-        false => 0,
-    };
-    let request = request_stride(&config.model).and_then(|n| n.checked_add(options));
-    let request = request.ok_or_else(too_large)?;
-    let response = response_stride(&config.model).ok_or_else(too_large)?;
-    if request == 0 || request > u32::MAX as usize || response > u32::MAX as usize {
-        return Err(RunError::new(format!(
-            "model {}: {request} bytes a sample and {response} a response; both must be 1 to {}",
-            config.model.name,
-            u32::MAX
-        )));
-    }
     let mut connections = Vec::new();
-    for peer in 0..config.accelerators.len() {
+    for (peer, accelerator) in config.accelerators.iter().enumerate() {
+        let role = accelerator.role;
+        let strides = slot_strides(&config.model, role);
+        let (request, response) = strides.ok_or_else(too_large)?;
+        if request == 0 || request > u32::MAX as usize || response > u32::MAX as usize {
+            return Err(RunError::new(format!(
+                "model {}: {request} bytes a sample and {response} a response; both must be 1 to \
+                 {}",
+                config.model.name,
+                u32::MAX
+            )));
+        }
         let mut index = 0u16;
         for (nic_index, nic) in config.nics.iter().enumerate() {
             let slots = nic.resolve_slots(request.max(response)).clamp(1, MAX_SLOTS);
             for _ in 0..nic.facts().connections {
                 connections.push(ConnectionCfgs {
                     peer,
+                    role,
                     nic_index,
                     slots,
                     response_stride: response,

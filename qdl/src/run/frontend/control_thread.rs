@@ -16,7 +16,7 @@ use super::{
     peer::PeerTask,
 };
 use crate::{
-    config::ModelFiles,
+    config::{FrontendConfig, ModelFiles},
     control::{ClientSession, ControlError, NotYet, check_unique_names},
     run::error::RunError,
     wire::Standing,
@@ -136,6 +136,7 @@ async fn bring_up(
     if state.config.model_files == ModelFiles::Same {
         check_contents(&sessions)?;
     }
+    check_roles(&state.config, &sessions)?;
     let mut tasks = Vec::new();
     for (i, (session, losses)) in sessions.into_iter().zip(inboxes).enumerate() {
         {
@@ -190,6 +191,21 @@ async fn reach(state: &ClusterState, index: usize) -> Result<ClientSession, Cont
         }
         tokio::time::sleep(AGAIN.min(left)).await;
     }
+}
+
+/// Checks that each accelerator has the role that this node's configuration gives it.
+fn check_roles(config: &FrontendConfig, sessions: &[ClientSession]) -> Result<(), RunError> {
+    for (i, (session, accelerator)) in sessions.iter().zip(&config.accelerators).enumerate() {
+        let (own, here) = (session.engine.role, accelerator.role);
+        if own != here {
+            return Err(RunError::new(format!(
+                "{} ({}): its `engine.role` is `{own}`, and accelerators[{i}].role is `{here}`: \
+                 make them equal",
+                session.peer_node, session.peer_address
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Checks that all engines run the same model content, as far as they state it.
@@ -247,7 +263,14 @@ async fn monitor(state: &ClusterState) {
         let is_left = |(i, standing): (usize, &Standing)| {
             state.dispatcher().is_up(i) && !matches!(standing, Standing::Overdue(_))
         };
-        if standings.iter().enumerate().any(is_left) {
+        // Prefill and decode need each other.
+        let has_left = |role| {
+            let of_role = (0..).zip(&standings).zip(&state.config.accelerators);
+            let mut of_role = of_role.filter(|(_, a)| a.role == role);
+            of_role.any(|(peer, _)| is_left(peer))
+        };
+        let mut roles = state.config.accelerators.iter().map(|a| a.role);
+        if roles.all(has_left) {
             none_since = None;
             continue;
         }

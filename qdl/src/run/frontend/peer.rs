@@ -643,6 +643,9 @@ fn another_engine(was: &EngineInfo, is: &EngineInfo, files: ModelFiles) -> Optio
     if (&was.name, was.tokens) != (&is.name, is.tokens) {
         return Some(format!("engine `{}` where it had `{}`", is.name, was.name));
     }
+    if was.role != is.role {
+        return Some(format!("role `{}` where it had `{}`", is.role, was.role));
+    }
     match (&was.content, &is.content) {
         (Some(a), Some(b)) if files == ModelFiles::Same && !a.agrees(b) => {
             Some(format!("{b} where it had {a}"))

@@ -199,13 +199,13 @@ impl Cluster {
         (events, losses.concat())
     }
 
-    /// Options of a request that every accelerator's engine acts on. [`RequestOptions::needs`] says
+    /// Options of a caller's request that every accelerator's engine acts on. [`RequestOptions::needs`] says
     /// which options a request needs.
     ///
     /// [`RequestOptions::needs`]: crate::request::RequestOptions::needs
     pub fn options(&self) -> OptionSet {
         let each = self.state.each_peer(|peer| peer.engine.options);
-        each.into_iter().fold(OptionSet::ALL, OptionSet::and)
+        each.into_iter().fold(OptionSet::OF_CLIENTS, OptionSet::and)
     }
 
     /// Node name and engine of each accelerator, in the order of the configuration.

@@ -270,6 +270,7 @@ fn into_dispatcher(data: &[u8], stride: usize, stream: Stream) {
         sources: vec![source],
         connections: vec![ConnectionCfgs {
             peer: 0,
+            role: record::NodeRole::Both,
             nic_index: 0,
             slots: SLOTS,
             response_stride: stride,
