@@ -3,6 +3,7 @@
 //! One invalid request ends vLLM's core with all its sequences, or makes it deaf.
 
 use qdl::request::RequestOptions;
+use record::NodeRole;
 use smallvec::SmallVec;
 
 use crate::{EngineError, config::MAX_IN_FLIGHT, streaming::TooLong};
@@ -37,6 +38,7 @@ pub(super) struct Limits {
     pub are_all_ends: bool,
     /// The server counts the tokens of each answer.
     pub counts_answers: bool,
+    pub role: NodeRole,
 }
 
 /// Reason why a server ended an answer.
@@ -116,7 +118,7 @@ impl Limits {
         }
         let mut account = self.account(len, max);
         if let Some(min) = options.min_tokens {
-            account.min = (min as usize).min(max);
+            account.min = (min as usize).min(account.max);
         }
         if options.ignore_eos || !options.stop_ids.is_empty() {
             let ids = options.stop_ids.iter().map(|id| {
@@ -137,8 +139,11 @@ impl Limits {
         Ok(account)
     }
 
-    /// The account of an answer of at most `max` tokens to a prompt of `prompt` ids.
+    /// The account of an answer of at most `max` tokens to a prompt of `prompt` ids. Of a longer
+    /// answer, a prefill node computes the first token.
     pub fn account(&self, prompt: usize, max: usize) -> Account {
+        let hands_over = self.role == NodeRole::Prefill && max > 1;
+        let max = if hands_over { 1 } else { max };
         Account {
             prompt,
             min: self.min_tokens.min(max),
@@ -152,6 +157,7 @@ impl Limits {
             held: Tokens::new(),
             cached: 0,
             own_ends: None,
+            hands_over,
         }
     }
 
@@ -202,9 +208,17 @@ pub(super) struct Account {
     pub cached: usize,
     /// `None` where the configuration's ids end the answer.
     own_ends: Option<Box<OwnEnds>>,
+    /// The answer may go on at a decode node.
+    pub hands_over: bool,
 }
 
 impl Account {
+    /// Whether the answer goes on at a decode node: nothing but the limit of one token has ended it
+    /// here.
+    pub fn goes_on(&self) -> bool {
+        self.hands_over && self.finish == Some(Finish::Length)
+    }
+
     /// Ids that end the answer of a request with options of its own for them.
     pub fn own_ends(&self) -> Option<&[u32]> {
         self.own_ends.as_ref().map(|own| &own.ends[..])
@@ -407,6 +421,7 @@ mod tests {
             stops: Vec::new(),
             are_all_ends: true,
             counts_answers: false,
+            role: NodeRole::Both,
         }
     }
 

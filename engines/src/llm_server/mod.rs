@@ -8,6 +8,7 @@
 //! | module | purpose |
 //! | --- | --- |
 //! | [`account`] | limits of all requests; the check of each prompt and answer |
+//! | [`roles`] | handles between a prefill node and a decode node |
 //! | [`process`] | the server's process: start, readiness, last words, end |
 //! | [`http`] | the transport of `http`: an API over HTTP, one request for each sequence |
 //! | [`vllm`] | the transport of `vllm`: vLLM's engine core over ZeroMQ, one message a step |
@@ -18,6 +19,7 @@ mod account;
 pub(crate) mod http;
 pub(crate) mod keys;
 mod process;
+mod roles;
 pub(crate) mod vllm;
 
 use std::{
@@ -50,7 +52,7 @@ pub type Vllm = ServerEngine<vllm::CoreTransport>;
 pub(crate) const HTTP: EngineEntry = EngineEntry {
     keys: &["http", "threads", "role"],
     check: |engine, out| match &engine.http {
-        Some(http) => http.check(out),
+        Some(http) => http.check(engine.role, out),
         None => out.add(
             "engine",
             "engine `http` asks a server, and none is named",

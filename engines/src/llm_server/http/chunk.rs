@@ -26,7 +26,10 @@ use smallvec::SmallVec;
 use super::trouble::{self, Trouble};
 use crate::{
     error::shorten,
-    llm_server::account::{AnswerEvent, Finish, Tokens, lost},
+    llm_server::{
+        account::{AnswerEvent, Finish, Tokens, lost},
+        roles::handle_of,
+    },
 };
 
 /// Data of the event that ends a stream.
@@ -123,6 +126,16 @@ fn completion(data: &str) -> Result<AnswerEvent, Trouble> {
             shorten(data)
         ))),
     }
+}
+
+/// The handle of a prefill server's answer.
+pub(super) fn handle(answer: &str) -> Result<Vec<u8>, Trouble> {
+    #[derive(Deserialize)]
+    struct Handed {
+        kv_transfer_params: Option<Value>,
+    }
+    let handed: Handed = json(answer)?;
+    handle_of(handed.kv_transfer_params.as_ref()).map_err(Trouble::Garbled)
 }
 
 #[derive(Deserialize)]

@@ -8,6 +8,8 @@ use std::{
 
 use fabric::clock;
 
+use crate::llm_server::roles::Fetched;
+
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     /// Requests that the server refused for a while.
@@ -16,6 +18,8 @@ pub(super) struct Counters {
     pub cached: AtomicU64,
     /// Tokens that the server counts and does not send.
     pub unsent: AtomicU64,
+    /// Prompts with a handle.
+    pub fetched: Fetched,
     /// First tokens of all streams.
     pub firsts: AtomicU64,
     /// Arrival of the newest token of any stream, in nanoseconds on [`fabric::clock`].

@@ -23,13 +23,17 @@
 //! In every dialect, the end of sequence or the stop id is among the ids. No function here does
 //! I/O.
 
-use serde::Deserialize;
+use record::NodeRole;
+use serde::{Deserialize, ser::Error as _};
 use serde_json::{Value, json};
 
 use super::chunk::IdList;
 use crate::{
     config::{self, HttpConfig},
-    llm_server::account::{Account, Limits, signed},
+    llm_server::{
+        account::{Account, Limits, signed},
+        roles::{params_of, remote_decode},
+    },
 };
 use qdl::request::{OptionSet, RequestOption, RequestOptions};
 
@@ -46,7 +50,13 @@ pub(super) struct AnswerParams {
 
 impl AnswerParams {
     /// Parameters before the start, which learns the vocabulary.
-    pub fn new(config: HttpConfig, model: &str, max_prompt: usize, max_tokens: usize) -> Self {
+    pub fn new(
+        config: HttpConfig,
+        model: &str,
+        max_prompt: usize,
+        max_tokens: usize,
+        role: NodeRole,
+    ) -> Self {
         let eos = config.eos.iter().filter(|_| !config.ignore_eos);
         AnswerParams {
             model: config.model.clone().unwrap_or_else(|| model.to_owned()),
@@ -61,6 +71,7 @@ impl AnswerParams {
                 stops: config.stop.clone(),
                 are_all_ends: config.ignore_eos || !config.eos.is_empty(),
                 counts_answers: true,
+                role,
             },
             max_prompt,
             config,
@@ -316,8 +327,18 @@ impl Dialect {
     ) -> serde_json::Result<Vec<u8>> {
         let params = ask.of_request(account, options);
         let mut rest = (self.rest)(ask, &params);
+        if account.hands_over {
+            rest["kv_transfer_params"] = remote_decode();
+        } else if !options.handle.is_empty() {
+            let params = params_of(&options.handle);
+            rest["kv_transfer_params"] = params.map_err(serde_json::Error::custom)?;
+        }
         if is_whole {
             rest["stream"] = false.into();
+            // Only a stream may have them.
+            if let Some(keys) = rest.as_object_mut() {
+                keys.remove("stream_options");
+            }
         }
         let mut body = serde_json::to_vec(&rest)?;
         // Remove the closing brace after the other keys; every dialect has at least one key.
@@ -482,7 +503,7 @@ mod tests {
     fn the_page_shows_each_dialects_request_and_events_that_are_an_answer() {
         let params = |keys| {
             let config = serde_json::from_str::<HttpConfig>(keys).expect("sound");
-            AnswerParams::new(config, "m", 8, 64)
+            AnswerParams::new(config, "m", 8, 64, NodeRole::Both)
         };
         let mut ask = params(r#"{"min_tokens": 2, "eos": [2]}"#);
         ask.limits.vocab = 1000;

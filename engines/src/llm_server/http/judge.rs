@@ -59,7 +59,8 @@ pub(super) async fn try_once(server: &LlmServer, patience: Duration) -> Result<(
     let (limits, mut prompt) = (&server.ask.limits, Vec::new());
     let account = limits.admit_trial(server.ask.max_prompt, TRIAL_TOKENS, &mut prompt);
     let account = account.map_err(Trouble::Prompt)?;
-    let (_, answer) = server.answer(&prompt, account, None, patience).await?;
+    let answer = server.answer(&prompt, account, None, patience).await?;
+    let answer = answer.stream;
     server.client.done(answer).await;
     Ok(())
 }

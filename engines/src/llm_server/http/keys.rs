@@ -11,6 +11,7 @@ use qdl::{
     config::{Findings, MAX_MS, resolve},
     durations,
 };
+use record::NodeRole;
 use serde::{Deserialize, Serialize};
 
 use crate::llm_server::keys::{MAX_IN_FLIGHT, MAX_S, MAX_TEMPERATURE, MAX_TOKENS, check_answers};
@@ -157,7 +158,14 @@ impl HttpConfig {
             .for_each(|file| resolve(base, file));
     }
 
-    pub(crate) fn check(&self, out: &mut Findings<'_>) {
+    pub(crate) fn check(&self, role: NodeRole, out: &mut Findings<'_>) {
+        if !role.is_both() && self.dialect != Dialect::Vllm {
+            out.add(
+                "engine.role",
+                "only the dialect `vllm` hands a KV cache over",
+                "use `dialect: vllm`, or remove `role`",
+            );
+        }
         for (key, example) in [("url", "http://127.0.0.1:8000"), ("dialect", "vllm")] {
             if !out.has(&format!("engine.http.{key}")) {
                 out.add(

@@ -112,7 +112,13 @@ impl Http {
         );
         let transport = HttpTransport {
             count: params.engine.threads,
-            ask: AnswerParams::new(config, &model.name, max_prompt, max_tokens),
+            ask: AnswerParams::new(
+                config,
+                &model.name,
+                max_prompt,
+                max_tokens,
+                params.engine.role,
+            ),
             counters: Arc::default(),
             standing: Arc::default(),
             threads: OnceLock::new(),
@@ -205,7 +211,8 @@ impl Transport for HttpTransport {
     }
 
     fn options(&self) -> OptionSet {
-        Dialect::of(self.ask.config.dialect).options
+        let own = Dialect::of(self.ask.config.dialect).options;
+        self.ask.limits.role.options(own)
     }
 
     fn wake(&self, source: &dyn SequenceSource) {
@@ -229,7 +236,7 @@ impl Transport for HttpTransport {
         let busy = self.counters.busy.load(Relaxed);
         ServerCounts {
             busy,
-            ..ServerCounts::default()
+            ..self.counters.fetched.counts()
         }
     }
 }

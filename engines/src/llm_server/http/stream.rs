@@ -15,6 +15,7 @@ use record::CacheState;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
+    chunk,
     client::{HttpClient, OpenAnswer},
     counters::Counters,
     dialect::{AnswerParams, Dialect},
@@ -41,6 +42,14 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// server, whose tokens do not count as progress for other streams.
 type Sink<'s> = Option<&'s mut Sequence>;
 
+/// The end of an answer: the tokens of its last event, or all of them.
+pub(super) struct LastTokens {
+    pub tokens: Tokens,
+    /// The answer goes on at a decode node.
+    pub handle: Option<Vec<u8>>,
+    pub stream: OpenAnswer,
+}
+
 /// The connections to the server, with the parameters of every request.
 pub struct LlmServer {
     pub(super) client: HttpClient,
@@ -56,20 +65,22 @@ pub struct LlmServer {
 
 impl LlmServer {
     /// Requests the answer of `account` and passes the tokens to `sink`, except those of the last
-    /// event. Checks the answer, then returns these last tokens and the stream. The caller gives
-    /// the stream to [`HttpClient::done`]. Asks a busy server again for the time `patience`.
+    /// event. Checks the answer, then returns these. The caller gives the stream to
+    /// [`HttpClient::done`]. Asks a busy server again for the time `patience`.
     pub(super) async fn answer(
         &self,
         prompt: &[u32],
         mut account: Account,
         mut sink: Sink<'_>,
         patience: Duration,
-    ) -> Result<(Tokens, OpenAnswer), Trouble> {
+    ) -> Result<LastTokens, Trouble> {
         // A stream is for parts.
         let needs_parts = sink.as_ref().is_some_and(|s| s.needs_parts());
-        let is_whole = self.dialect.is_whole_better && !needs_parts;
+        // A stream has no handle.
+        let is_whole = account.hands_over || self.dialect.is_whole_better && !needs_parts;
         let none = RequestOptions::NONE;
         let options = sink.as_ref().map_or(&none, |s| s.options());
+        let has_handle = !options.handle.is_empty();
         let body = (self.dialect).body(&self.ask, prompt, &account, options, is_whole);
         let body = Bytes::from(body.map_err(|e| Trouble::Garbled(e.to_string()))?);
         // A whole answer comes after all its tokens.
@@ -81,15 +92,19 @@ impl LlmServer {
         };
         let (mut answer, asked) = self.begin(&body, after, &mut sink, patience).await?;
         let (stream, account) = (&mut answer.body, &mut account);
-        let last = match is_whole {
+        let (tokens, handle) = match is_whole {
             true => {
                 self.read_whole(stream, after, asked, account, &mut sink)
                     .await?
             }
-            false => self.read(stream, asked, account, &mut sink).await?,
+            false => (self.read(stream, asked, account, &mut sink).await?, None),
         };
         let (cached, unsent) = (account.cached as u64, account.unsent as u64);
-        self.counters.cached.fetch_add(cached, Relaxed);
+        match has_handle {
+            // What a prefill node has computed is no prefix cache.
+            true => self.counters.fetched.add(cached),
+            false => _ = self.counters.cached.fetch_add(cached, Relaxed),
+        }
         if self.counters.unsent.fetch_add(unsent, Relaxed) == 0 && unsent > 0 {
             tracing::warn!(
                 "server {}: ids that end inside a character are counted and not sent: answers lack \
@@ -97,7 +112,12 @@ impl LlmServer {
                 self.ask.config.url
             );
         }
-        Ok((last, answer))
+        let stream = answer;
+        Ok(LastTokens {
+            tokens,
+            handle,
+            stream,
+        })
     }
 
     /// Sends the request, again after a pause while the server is busy, until the headers arrive,
@@ -214,7 +234,7 @@ impl LlmServer {
         }
     }
 
-    /// Reads an answer without a stream; returns its tokens.
+    /// Reads an answer without a stream; returns its tokens, and the handle if it goes on elsewhere.
     async fn read_whole(
         &self,
         body: &mut Incoming,
@@ -222,14 +242,15 @@ impl LlmServer {
         asked: RequestTime,
         account: &mut Account,
         sink: &mut Sink<'_>,
-    ) -> Result<Tokens, Trouble> {
+    ) -> Result<(Tokens, Option<Vec<u8>>), Trouble> {
         let body = Limited::new(body, self.max_event()).collect();
         let late = || self.extend_deadline(0, after, asked);
         let body = wait_while_wanted(sink, asked.at + after, late, body).await?;
         let cut = |why: String| Trouble::Cut { tokens: 0, why };
         let text = body.map_err(|e| cut(e.to_string()))?.to_bytes();
         let text = std::str::from_utf8(&text).map_err(|e| Trouble::Garbled(e.to_string()))?;
-        let event = self.dialect.ids.read(text, 0)?;
+        let mut event = self.dialect.ids.read(text, 0)?;
+        event.done |= event.finish.is_some();
         let (tokens, is_end) = account.take(&self.ask.limits, event)?;
         if !is_end {
             return Err(Trouble::Garbled("its answer has no end".to_owned()));
@@ -238,7 +259,8 @@ impl LlmServer {
             self.counters.token();
         }
         self.counters.firsts.fetch_add(1, Relaxed);
-        Ok(tokens)
+        let handle = account.goes_on().then(|| chunk::handle(text)).transpose()?;
+        Ok((tokens, handle))
     }
 
     /// Size limit of an event, or of an answer without a stream, in bytes.

@@ -16,15 +16,13 @@ use tokio::runtime::{Builder, Runtime};
 use super::{
     super::Transport,
     HttpTransport,
-    client::OpenAnswer,
     judge::{Judge, Verdict},
     recovery::watch_over,
-    stream::LlmServer,
+    stream::{LastTokens, LlmServer},
     trouble::Trouble,
 };
 use crate::{
     EngineError, Sequence,
-    llm_server::account::Tokens,
     streaming::{OnFatal, SequenceSource},
 };
 use fabric::os::lock;
@@ -121,9 +119,12 @@ impl SequenceRunner {
                 }
             }
             let trouble = match self.answer(&mut sequence).await {
-                Ok((last, answer)) => {
-                    sequence.finish(&last);
-                    return server.client.done(answer).await;
+                Ok(last) => {
+                    match (last.handle, last.tokens.first()) {
+                        (Some(handle), Some(token)) => sequence.hand_over(*token, &handle),
+                        _ => sequence.finish(&last.tokens),
+                    }
+                    return server.client.done(last.stream).await;
                 }
                 Err(trouble) => trouble,
             };
@@ -143,7 +144,7 @@ impl SequenceRunner {
         }
     }
 
-    async fn answer(&self, sequence: &mut Sequence) -> Result<(Tokens, OpenAnswer), Trouble> {
+    async fn answer(&self, sequence: &mut Sequence) -> Result<LastTokens, Trouble> {
         let server = &self.server;
         let (limits, room, mut prompt) = (&server.ask.limits, sequence.room(), Vec::new());
         let account = limits.admit(sequence.prompt(), room, sequence.options(), &mut prompt);

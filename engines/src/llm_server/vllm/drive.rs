@@ -33,10 +33,12 @@ use super::{
 use crate::{
     Sequence,
     error::shorten,
-    llm_server::account::{Account, AnswerEvent, Finish, Limits, TRIAL_TOKENS, Tokens},
-    streaming::{EngineThread, SequenceSource, ServerCounts},
+    llm_server::{
+        account::{Account, AnswerEvent, Finish, Limits, TRIAL_TOKENS, Tokens},
+        roles::{Fetched, handle_of},
+    },
+    streaming::{EngineThread, SequenceSource},
 };
-use record::NodeRole;
 
 /// Interval of checks for unwanted sequences, deadlines and the exit of the program.
 const LOOK: Duration = Duration::from_millis(200);
@@ -114,40 +116,8 @@ struct Active {
     sequence: Option<Sequence>,
     account: Account,
     core: usize,
-    phase: Phase,
-}
-
-/// The part of an answer that a core computes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    Whole,
-    /// The first token, whose answer goes on at another core.
-    First,
-    /// The answer to a prompt with a handle.
-    Behind,
-}
-
-/// Counts of prompts with a handle.
-#[derive(Default)]
-pub(super) struct Fetched {
-    handles: AtomicU64,
-    tokens: AtomicU64,
-}
-
-impl Fetched {
-    pub fn counts(&self) -> ServerCounts {
-        ServerCounts {
-            handles: self.handles.load(Relaxed),
-            fetched_tokens: self.tokens.load(Relaxed),
-            ..ServerCounts::default()
-        }
-    }
-
-    /// Counts the prompt of an answer's first output.
-    fn add(&self, fetched: u64) {
-        self.handles.fetch_add(1, Relaxed);
-        self.tokens.fetch_add(fetched, Relaxed);
-    }
+    /// The request has a handle.
+    has_handle: bool,
 }
 
 impl Active {
@@ -180,7 +150,6 @@ pub(super) struct Driver {
     wake: Arc<Wake>,
     nans: Arc<AtomicU64>,
     fetched: Arc<Fetched>,
-    role: NodeRole,
     slots: Vec<Slot>,
     free: Vec<usize>,
     polled: Vec<libc::pollfd>,
@@ -197,7 +166,6 @@ impl Driver {
         source: Arc<dyn SequenceSource>,
         (thread, wake): (Arc<EngineThread>, Arc<Wake>),
         (nans, fetched): (Arc<AtomicU64>, Arc<Fetched>),
-        role: NodeRole,
     ) -> Self {
         Driver {
             version: connected.version,
@@ -211,7 +179,6 @@ impl Driver {
             wake,
             nans,
             fetched,
-            role,
             slots: Vec::new(),
             free: Vec::new(),
             polled: Vec::new(),
@@ -289,30 +256,19 @@ impl Driver {
         &mut self,
         core: usize,
         sequence: Option<Sequence>,
-        mut account: Account,
+        account: Account,
     ) -> Result<(), String> {
         let options = sequence.as_ref().map(Sequence::options);
         let has_handle = options.is_some_and(|options| !options.handle.is_empty());
-        let phase = match self.role {
-            NodeRole::Prefill if account.max > 1 => Phase::First,
-            _ if has_handle => Phase::Behind,
-            _ => Phase::Whole,
-        };
-        if phase == Phase::First {
-            (account.min, account.max) = (account.min.min(1), 1);
-        }
-        let sampling = self
-            .sampling
-            .of_request(&account, options, phase == Phase::First);
-        let sampling = match (sampling, sequence) {
-            (Ok(sampling), sequence) => (sampling, sequence),
-            (Err(why), Some(refused)) => {
-                refused.refuse(&why);
+        let sampling = match self.sampling.of_request(&account, options) {
+            Ok(sampling) => sampling,
+            Err(why) => {
+                if let Some(sequence) = sequence {
+                    sequence.refuse(&why);
+                }
                 return Err(why);
             }
-            (Err(why), None) => return Err(why),
         };
-        let (sampling, sequence) = sampling;
         let at = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
             self.slots.len() - 1
@@ -322,7 +278,7 @@ impl Driver {
             sequence,
             account,
             core,
-            phase,
+            has_handle,
         };
         let to = &mut self.cores[core];
         self.message.clear();
@@ -439,12 +395,12 @@ impl Driver {
         }
         let mut active = active;
         let before = active.outstanding();
-        if active.phase == Phase::Behind
+        if active.has_handle
             && let Some(counts) = &output.prompt
         {
             self.fetched.add(counts.num_external_cached_tokens);
         }
-        let (reason, handle) = (output.finish, output.handle.clone());
+        let params = output.handle.clone();
         let progress = check(&mut active.account, &self.limits, output)?;
         let core = &mut self.cores[active.core];
         core.outstanding = core.outstanding.saturating_sub(before);
@@ -458,25 +414,14 @@ impl Driver {
                 return Ok(());
             }
             Progress::End(tokens) => {
-                // Another reason for the end than the limit of one token: the answer is complete.
-                let goes_on = active.phase == Phase::First && reason == Some(finish::LENGTH);
-                match (active.sequence.take(), goes_on) {
-                    (Some(sequence), false) => sequence.finish(&tokens),
-                    (None, false) => {}
-                    (sequence, true) => {
-                        let handle = handle.and_then(|h| rmp_serde::to_vec(&h).ok());
-                        match (sequence, handle, tokens.first()) {
-                            (Some(sequence), Some(handle), Some(token)) => {
-                                sequence.hand_over(*token, &handle);
-                            }
-                            (None, Some(_), _) => {}
-                            (_, None, _) | (_, _, None) => {
-                                return Err("it gives no `kv_transfer_params` to a prefill node: \
-                                            start it with `--kv-transfer-config`"
-                                    .to_owned());
-                            }
-                        }
+                let goes_on = active.account.goes_on();
+                let handle = goes_on.then(|| handle_of(params.as_ref())).transpose()?;
+                match (active.sequence.take(), handle, tokens.first()) {
+                    (None, ..) => {}
+                    (Some(sequence), Some(handle), Some(token)) => {
+                        sequence.hand_over(*token, &handle);
                     }
+                    (Some(sequence), ..) => sequence.finish(&tokens),
                 }
             }
             Progress::Refuse(why) => match active.sequence.take() {
@@ -630,6 +575,7 @@ mod tests {
             stops: Vec::new(),
             are_all_ends: true,
             counts_answers: false,
+            role: record::NodeRole::Both,
         };
         for (token, reason, cached, words) in [
             (1, None, 0, "More([1])"),

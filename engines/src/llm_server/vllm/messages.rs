@@ -7,7 +7,10 @@
 use std::{collections::BTreeMap, fmt};
 
 use super::versions::CoreVersion;
-use crate::llm_server::account::{Account, Tokens, signed};
+use crate::llm_server::{
+    account::{Account, Tokens, signed},
+    roles::{params_of, remote_decode},
+};
 use qdl::request::RequestOptions;
 use record::NodeRole;
 use rmp_serde::{Serializer, from_slice, to_vec_named};
@@ -15,7 +18,7 @@ use serde::{
     Deserialize, Deserializer, Serialize,
     de::{self, DeserializeSeed, IgnoredAny, SeqAccess, Visitor},
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// Types of messages to the core: the first frame.
 pub(super) const ADD: &[u8] = &[0];
@@ -93,18 +96,6 @@ struct ExtraArgs {
     kv_transfer_params: Value,
 }
 
-/// Asks a prefill core to keep the prompt's KV cache for another core.
-fn remote_decode() -> Value {
-    json!({
-        "do_remote_decode": true,
-        "do_remote_prefill": false,
-        "remote_engine_id": null,
-        "remote_block_ids": null,
-        "remote_host": null,
-        "remote_port": null,
-    })
-}
-
 impl Sampling {
     /// Parameters with these ids of the end of sequence, if any, and these stop ids.
     pub fn new(temperature: f64, eos: &[u32], stop: &[u32], role: NodeRole) -> Self {
@@ -127,26 +118,21 @@ impl Sampling {
         }
     }
 
-    /// Parameters of one request: the configuration's, where its `options` have none. With
-    /// `hands_over`, the core keeps the prompt's KV cache.
+    /// Parameters of one request: the configuration's, where its `options` have none.
     ///
     /// Error text: the handle of the request is malformed.
     pub fn of_request(
         &self,
         account: &Account,
         options: Option<&RequestOptions>,
-        hands_over: bool,
     ) -> Result<Sampling, String> {
         let mut of_one = self.clone();
         (of_one.min_tokens, of_one.max_tokens) = (account.min, account.max);
         let handle = options.map_or(&[][..], |options| &options.handle);
-        let params = match (hands_over, handle.is_empty()) {
+        let params = match (account.hands_over, handle.is_empty()) {
             (true, _) => Some(remote_decode()),
             (false, true) => None,
-            (false, false) => {
-                let wrong = |e| format!("the request's handle is no map: {e}");
-                Some(from_slice(handle).map_err(wrong)?)
-            }
+            (false, false) => Some(params_of(handle)?),
         };
         of_one.extra_args = params.map(|kv_transfer_params| ExtraArgs { kv_transfer_params });
         let Some(options) = options else {
@@ -346,6 +332,7 @@ impl OutputOf<'_> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use serde_json::json;
 
     use super::*;
     use crate::llm_server::account::Limits;
@@ -491,7 +478,7 @@ mod tests {
         let sampling = Sampling::new(0.0, &[2, 3], &[9], NodeRole::Both);
         let mut request = Vec::new();
         let of_one = sampling
-            .of_request(&limits.account(2, 8), None, false)
+            .of_request(&limits.account(2, 8), None)
             .expect("sound");
         put_request(&mut request, "1f", &[7, 300], &of_one);
         let expected = [
@@ -516,7 +503,7 @@ mod tests {
         };
         let account = limits.admit([1].into_iter(), 8, &options, &mut Vec::new());
         let of_one = sampling
-            .of_request(&account.expect("sound"), Some(&options), false)
+            .of_request(&account.expect("sound"), Some(&options))
             .expect("sound");
         let expected = Sampling {
             temperature: 0.5,
@@ -544,6 +531,7 @@ mod tests {
             stops: stops.to_vec(),
             are_all_ends: true,
             counts_answers: false,
+            role: NodeRole::Both,
         }
     }
 

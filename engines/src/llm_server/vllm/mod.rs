@@ -33,10 +33,10 @@ use std::{
 };
 
 use crate::config::{MAX_IN_FLIGHT, VllmConfig};
-use record::{CacheState, NodeRole, OptionSet, PrefixCache};
+use record::{CacheState, OptionSet, PrefixCache};
 
 use self::{
-    drive::{Driver, Fetched, Wake},
+    drive::{Driver, Wake},
     handshake::{Connected, Handshake, Listeners},
     messages::Sampling,
 };
@@ -48,6 +48,7 @@ use super::{
     ServerStart, Transport, Vllm,
     account::{self, Limits},
     process::ServerProcess,
+    roles::Fetched,
 };
 use crate::{
     EngineError, EngineParams,
@@ -68,7 +69,6 @@ pub struct CoreTransport {
     /// NaNs in the logits of all tokens.
     nans: Arc<AtomicU64>,
     fetched: Arc<Fetched>,
-    role: NodeRole,
 }
 
 impl Vllm {
@@ -123,13 +123,13 @@ impl Vllm {
                 stops: config.stop.clone(),
                 are_all_ends: true,
                 counts_answers: false,
+                role: params.engine.role,
             },
             max_prompt: model.prompt,
             thread: Arc::default(),
             wake: Arc::new(Wake::new().map_err(|e| wrong("vllm", format!("no socket: {e}")))?),
             nans: Arc::default(),
             fetched: Arc::default(),
-            role: params.engine.role,
             config,
         };
         Ok(Self::new(model.spec, transport, process))
@@ -209,7 +209,6 @@ impl Transport for CoreTransport {
             source,
             (self.thread.clone(), self.wake.clone()),
             (self.nans.clone(), self.fetched.clone()),
-            self.role,
         );
         let tried = driver.try_cores(left.max(step));
         tried.map_err(|reason| process.last_words(&reason))?;
@@ -239,7 +238,7 @@ impl Transport for CoreTransport {
     }
 
     fn options(&self) -> OptionSet {
-        self.role.options(OptionSet::OF_CLIENTS)
+        self.limits.role.options(OptionSet::OF_CLIENTS)
     }
 
     fn wake(&self, _source: &dyn SequenceSource) {
