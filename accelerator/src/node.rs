@@ -23,7 +23,7 @@ use qdl::{
     topology::Topology,
     wire::Description,
 };
-use record::{EngineInfo, ServedReport, secrets};
+use record::{EngineInfo, NodeRole, ServedReport, secrets};
 
 /// Makes the callback that describes this node and its machine at the time of a request. Values in
 /// the configuration that look like keys are masked.
@@ -120,7 +120,17 @@ impl Accelerator {
         let service: Arc<dyn Service> = pipelines.clone();
         let node = loading.start(
             NodeParams {
-                sut_name: format!("{} ({} on {})", config.node, model.name, engine.name()),
+                sut_name: format!(
+                    "{} ({} on {}{})",
+                    config.node,
+                    model.name,
+                    engine.name(),
+                    match params.engine.role {
+                        NodeRole::Both => "",
+                        NodeRole::Prefill => ", prefill",
+                        NodeRole::Decode => ", decode",
+                    }
+                ),
                 model: model.clone(),
                 engine_info: EngineInfo {
                     at_once: pipelines.at_once(),

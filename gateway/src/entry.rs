@@ -150,6 +150,7 @@ fn run(arguments: &Arguments, signals: signals::Blocked) -> Result<u8, Error> {
         text,
         access: token.map(Access::Token),
         options: cluster.options(),
+        has_roles: (cluster.engines().iter()).any(|(_, engine)| !engine.role.is_both()),
         cluster,
         prompts,
         inboxes,

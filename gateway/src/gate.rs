@@ -39,6 +39,8 @@ pub struct Gate {
     pub cluster: Cluster,
     /// Options that all accelerators have.
     pub options: OptionSet,
+    /// The accelerators are prefill and decode nodes.
+    pub has_roles: bool,
     /// Memory of the prompts.
     pub prompts: Arc<Prompts>,
     /// Per thread: what NIC threads have read for it.

@@ -233,7 +233,12 @@ async fn complete(
             "no tokenizer: send `stop_token_ids`",
         ));
     }
-    let (asked, ids) = ids(requests, asked).await?;
+    let (mut asked, ids) = ids(requests, asked).await?;
+    if gate.has_roles && asked.sampling.temperature.is_some_and(|t| t > 0.0) {
+        // Prefill and decode draw the same first token; equal prompts get different answers.
+        let seed = &mut asked.sampling.seed;
+        seed.get_or_insert_with(|| fastrand::u64(..));
+    }
     let limit = limit(requests, &asked)?;
     let options = options(&asked, limit, gate.options)?;
     if gate.in_flight.load(Ordering::Relaxed) >= gate.config.requests {

@@ -52,40 +52,38 @@ fn address(ready: &str, before: &str) -> String {
 
 impl Place {
     fn new(nodes: usize, step_us: u64, gateway: &str) -> Self {
-        Self::with_output(nodes, step_us, gateway, None)
+        Self::with_output(&vec!["both"; nodes], step_us, gateway, None)
     }
 
-    fn with_output(nodes: usize, step_us: u64, gateway: &str, output: Option<&Path>) -> Self {
+    /// A node for each of these roles.
+    fn with_output(roles: &[&str], step_us: u64, gateway: &str, output: Option<&Path>) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let model = "inputs: [{name: p, dtype: i32, shape: [256], ragged: true}], \
                      output: {name: t, dtype: i32, shape: [64], ragged: true}";
         let path = |name: &str| -> PathBuf { folder.path().join(name) };
         let mut controls = Vec::new();
-        let nodes: Vec<_> = (0..nodes)
-            .map(|n| {
+        let nodes: Vec<_> = (roles.iter().enumerate())
+            .map(|(n, role)| {
                 let config = path(&format!("node-{n}.yaml"));
                 let text = format!(
                     "node: node-{n}\ncontrol: {{listen: 127.0.0.1:0}}\nmodel: {{name: m, {model}}}\n\
-                     engine: {{kind: tokens, tokens: {{vocab: {VOCAB}, min_tokens: {TOKENS}, \
+                     engine: {{kind: tokens, role: {role}, tokens: {{vocab: {VOCAB}, min_tokens: {TOKENS}, \
                      max_tokens: {TOKENS}, step_us: {step_us}}}}}\n\
                      nics: [{{listen: 127.0.0.1:0}}]\n"
                 );
                 std::fs::write(&config, text).expect("a file");
                 let node = start(&config, "accelerator", None);
-                controls.push(address(&node.ready, "control "));
+                let control = address(&node.ready, "control ");
+                controls.push(format!("{{control: {control}, role: {role}}}"));
                 Some(node)
             })
-            .collect();
-        let list: Vec<_> = controls
-            .iter()
-            .map(|c| format!("{{control: {c}}}"))
             .collect();
         let config = path("gateway.yaml");
         let text = format!(
             "node: gateway\nmodel: {{name: m, {model}}}\naccelerators: [{}]\n\
              nics: [{{address: 127.0.0.1, connections: 1, slots: 64}}]\n\
              gateway: {{listen: '127.0.0.1:0', threads: 2{gateway}}}\n",
-            list.join(", ")
+            controls.join(", ")
         );
         std::fs::write(&config, text).expect("a file");
         let gateway = start(&config, "gateway", output);
@@ -375,6 +373,30 @@ fn an_answer_whose_accelerator_is_killed_goes_on_at_another_with_the_same_tokens
         redispatched.is_some_and(|line| !line.ends_with(" 0")),
         "{redispatched:?}"
     );
+}
+
+#[test]
+fn answers_of_prefill_and_decode_nodes_go_on_when_one_of_either_is_killed() {
+    let roles = ["prefill", "prefill", "decode", "decode"];
+    let mut place = Place::with_output(&roles, 10_000, "", None);
+    assert_eq!(stream_of(&place, &[5]), Ok(expected(&[5])));
+    let (status, whole) = place.ask(&request(&[6], false));
+    assert_eq!(status, 200, "{whole}");
+    let victims = [place.nodes[0].take(), place.nodes[3].take()];
+    let place = &place;
+    thread::scope(|scope| {
+        let asks = (0..24).map(|n| scope.spawn(move || (n, stream_of(place, &[n, 7]))));
+        let asks: Vec<_> = asks.collect();
+        for victim in victims {
+            thread::sleep(Duration::from_millis(100));
+            drop(victim);
+        }
+        for ask in asks {
+            let (n, tokens) = ask.join().expect("ends");
+            assert_eq!(tokens, Ok(expected(&[n, 7])), "{}", place.log());
+        }
+    });
+    place.wait_until_idle();
 }
 
 #[test]

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Accuracy, BatchSizes, Content, Evidence, Goodput, GpuRecord, Limits, LoadgenRecord, LossRecord,
-    NicWaits, NodeFacts, NodeUse, PathUse, PhaseRecord, Places, RefusalRecord, SettingRecord,
-    StageTable, ThroughputReport, TokenRecord, Verified,
+    NicWaits, NodeFacts, NodeRole, NodeUse, PathUse, PhaseRecord, Places, RefusalRecord,
+    SettingRecord, StageTable, ThroughputReport, TokenRecord, Verified,
     counts::add_counts,
     timeline::{ConnectionTick, Event, NodeSide},
 };
@@ -71,6 +71,9 @@ pub struct AcceleratorRecord {
     pub node: String,
     /// Name of the engine, as the accelerator reports it.
     pub engine: String,
+    /// Phase of an answer that the node computes.
+    #[serde(skip_serializing_if = "NodeRole::is_both")]
+    pub role: NodeRole,
     /// The engine's model or settings; `None` if the accelerator does not report them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content: Option<Content>,

@@ -58,6 +58,10 @@ impl NicWaits {
     }
 }
 
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
 /// An engine behind a batcher: all 0 if the NIC thread answers. An engine that batches by itself
 /// has `events`, and `server_busy` and `nans` if a server is behind it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,6 +81,13 @@ pub struct EngineUse {
     pub server_busy: u64,
     /// NaNs in the logits of the server's tokens, if the server counts them.
     pub nans: u64,
+    /// Prompts with a handle, on a decode node, and those of their tokens whose KV cache came from a
+    /// prefill node. The engine computed the rest.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub handles: u64,
+    /// See `handles`.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub fetched_tokens: u64,
     /// Events that brought tokens of an answer to the node, by their number of tokens: steps of the
     /// engine, or messages of the server behind it.
     pub events: BatchSizes,
@@ -137,7 +148,7 @@ impl NodeUse {
             nics: counts_since!(self.nics, nics: worked_us sleeps),
             engine: EngineUse {
                 events: e.events.clone().since(&b.events),
-                ..counts_since!(e, b: busy_us batches samples server_busy nans)
+                ..counts_since!(e, b: busy_us batches samples server_busy nans handles fetched_tokens)
             },
             ..clocks
         }

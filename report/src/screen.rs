@@ -12,7 +12,7 @@ use crate::{
     terminal,
     text::{
         Page, RED, YELLOW, grouped, rate, refusal, time_us, with_busy, with_events, with_losses,
-        with_nans, with_refusals,
+        with_nans, with_refusals, with_unfetched,
     },
 };
 
@@ -50,6 +50,7 @@ fn summary(run: &RunFolder) -> Page {
         failed,
         with_busy(&system.accelerators),
         with_nans(&system.accelerators),
+        with_unfetched(&system.accelerators),
     ];
     page.list(
         word,

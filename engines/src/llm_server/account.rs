@@ -5,6 +5,7 @@
 use qdl::request::RequestOptions;
 use record::NodeRole;
 use smallvec::SmallVec;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{EngineError, config::MAX_IN_FLIGHT, streaming::TooLong};
 
@@ -117,6 +118,10 @@ impl Limits {
             into.push(known?);
         }
         let mut account = self.account(len, max);
+        if !self.role.is_both() {
+            let bytes: Vec<u8> = into.iter().flat_map(|id| id.to_le_bytes()).collect();
+            account.seed = Some(xxh3_64(&bytes));
+        }
         if let Some(min) = options.min_tokens {
             account.min = (min as usize).min(account.max);
         }
@@ -158,6 +163,7 @@ impl Limits {
             cached: 0,
             own_ends: None,
             hands_over,
+            seed: None,
         }
     }
 
@@ -210,6 +216,9 @@ pub(super) struct Account {
     own_ends: Option<Box<OwnEnds>>,
     /// The answer may go on at a decode node.
     pub hands_over: bool,
+    /// Seed of sampling where the request has none: prefill and decode draw the first token from
+    /// the prompt's.
+    pub seed: Option<u64>,
 }
 
 impl Account {

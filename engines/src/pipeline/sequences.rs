@@ -141,6 +141,8 @@ impl Sequences {
             events: self.inner.events.sizes(),
             server_busy: server.busy,
             nans: server.nans,
+            handles: server.handles,
+            fetched_tokens: server.fetched_tokens,
             ..EngineUse::default()
         }
     }

@@ -40,7 +40,7 @@ fn client(folder: &Path, stops: usize) {
 #[test]
 fn a_gateways_end_leaves_its_figures_and_they_are_compared_with_a_clients() {
     let run = tempfile::tempdir().expect("a folder");
-    let mut place = Place::with_output(1, 500, "", Some(run.path()));
+    let mut place = Place::with_output(&["both"], 500, "", Some(run.path()));
     for prompt in [[1], [2], [3]] {
         assert_eq!(place.ask(&request(&prompt, false)).0, 200);
     }

@@ -474,7 +474,7 @@ impl Inbound {
             link.unshown.bytes_in += n * u64::from(s.header.len);
             let several = (s.parts > 1).then(|| link.progress.times(s.slot)).flatten();
             let whole = || (FirstPart::whole(now, residence, s.header.len), 0);
-            let (first, after_ns) = several.clone().unwrap_or_else(whole);
+            let (first, after_ns) = several.unwrap_or_else(whole);
             // The first token of a retried answer may have arrived before the connection was lost.
             let first_ns = match f.history.first_token {
                 Some(token) if token.arrived_ns.get() < f.posted_ns => token.arrived_ns.get(),

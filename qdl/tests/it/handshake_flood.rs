@@ -208,6 +208,6 @@ fn peers_with_a_forged_answer_keep_no_frontend_out() {
 fn hello() -> Vec<u8> {
     let nonce = "1".repeat(64);
     frame(&format!(
-        r#"{{"type":"hello","version":12,"role":"frontend","auth":"token","nonce":"{nonce}"}}"#
+        r#"{{"type":"hello","version":13,"role":"frontend","auth":"token","nonce":"{nonce}"}}"#
     ))
 }

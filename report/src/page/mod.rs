@@ -79,6 +79,7 @@ fn counts(run: &RunFolder) -> Part {
     let failed: Vec<_> = failed
         .chain(text::with_busy(&r.system.accelerators))
         .chain(text::with_nans(&r.system.accelerators))
+        .chain(text::with_unfetched(&r.system.accelerators))
         .collect();
     if !failed.is_empty() {
         put("Failed requests", Part::List(failed));

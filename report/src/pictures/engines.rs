@@ -1,7 +1,7 @@
 //! The pictures of each accelerator: batches, computing and copying.
 
 use record::{
-    AcceleratorRecord, BatchSizes, GpuRecord, RunFolder,
+    AcceleratorRecord, BatchSizes, GpuRecord, NodeRole, RunFolder,
     timeline::{EngineTick, NodeSide, Timeline},
 };
 
@@ -107,7 +107,11 @@ fn answered(all: &[AcceleratorRecord]) -> Part {
             or_dash(is_whole.then(|| grouped(a.batches.max() as u64))),
             or_dash((time > 0.0).then(|| percent(used.busy_us as f64 / time))),
         ];
-        let cells = [Cell::words(&a.engine)].into_iter();
+        let engine = match a.role {
+            NodeRole::Both => a.engine.clone(),
+            role => format!("{}, {role}", a.engine),
+        };
+        let cells = [Cell::words(&engine)].into_iter();
         let cells = cells.chain(figures.map(Cell::Figure));
         let remark = a.lost.as_ref().map(|why| format!("lost: {why}"));
         let remark = [remark, as_of(a)].into_iter().flatten().collect::<Vec<_>>();

@@ -32,10 +32,16 @@ fn steps(run: &RunRecord) -> Vec<CountedStep> {
     if !system.connections.is_empty() {
         let refused: u64 = l.refused.iter().sum();
         let again = l.redispatched.saturating_add(refused);
-        let first = ("net", l.posted.saturating_sub(again), "");
+        let first = l.posted.saturating_sub(again.saturating_add(l.prefilled));
+        let first = ("net", first, "");
+        let prefilled = ("r5", l.prefilled, "behind a prefill");
         let again = ("post", again, "sent again");
         let warmed = ("all", l.warmed, "warm-up");
-        steps.push(step("posted", "frontend", &[first, again, warmed]));
+        steps.push(step(
+            "posted",
+            "frontend",
+            &[first, prefilled, again, warmed],
+        ));
         let sum = |of: fn(&record::AcceleratorRecord) -> u64| -> u64 {
             system.accelerators.iter().map(of).sum()
         };

@@ -82,6 +82,17 @@ pub fn with_nans(accelerators: &[AcceleratorRecord]) -> Option<String> {
     Some(format!("NaNs in the logits of answers ({which})"))
 }
 
+/// Decode nodes that computed prompts again which prefill nodes had computed. `None` if none did.
+pub fn with_unfetched(accelerators: &[AcceleratorRecord]) -> Option<String> {
+    let idle = |a: &&AcceleratorRecord| {
+        let used = &a.used.engine;
+        used.handles > 0 && used.fetched_tokens == 0
+    };
+    let nodes: Vec<_> = accelerators.iter().filter(idle).map(|a| &*a.node).collect();
+    let words = "no KV cache fetched from prefill nodes: each prompt was computed twice";
+    (!nodes.is_empty()).then(|| format!("{words} ({})", nodes.join(", ")))
+}
+
 /// The count of each accelerator whose count is not 0.
 fn each_above_zero(all: &[AcceleratorRecord], count: fn(&EngineUse) -> u64) -> Option<String> {
     let counts = all.iter().map(|a| (&a.node, count(&a.used.engine)));
@@ -150,6 +161,12 @@ mod tests {
         all[1].used.engine.nans = 5;
         let words = "NaNs in the logits of answers (b: 5)";
         assert_eq!(with_nans(&all).as_deref(), Some(words));
+        assert_eq!(with_unfetched(&all), None);
+        all[2].used.engine.handles = 3;
+        let words = with_unfetched(&all).expect("a warning");
+        assert!(words.ends_with("computed twice (c)"), "{words}");
+        all[2].used.engine.fetched_tokens = 1;
+        assert_eq!(with_unfetched(&all), None);
     }
 
     fn loss(node: &str, at_s: Option<f64>) -> LossRecord {

@@ -94,7 +94,7 @@ impl AnswerParams {
             stop: self.config.stop.iter().copied().chain(stops).collect(),
             top_p: options.top_p,
             top_k: options.top_k,
-            seed: options.seed,
+            seed: options.seed.or(account.seed),
         }
     }
 }

@@ -135,12 +135,13 @@ impl Sampling {
             (false, false) => Some(params_of(handle)?),
         };
         of_one.extra_args = params.map(|kv_transfer_params| ExtraArgs { kv_transfer_params });
+        let seed = options.and_then(|options| options.seed);
+        of_one.seed = seed.or(account.seed).map(signed);
         let Some(options) = options else {
             return Ok(of_one);
         };
         of_one.temperature = options.temperature.map_or(self.temperature, f64::from);
         (of_one.top_p, of_one.top_k) = (options.top_p, options.top_k);
-        of_one.seed = options.seed.map(signed);
         if let Some(ends) = account.own_ends() {
             // All are stop ids to the core: it ends at none of them before `min_tokens`.
             of_one.eos = None;

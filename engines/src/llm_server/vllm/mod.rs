@@ -152,7 +152,7 @@ impl Transport for CoreTransport {
             // The thread of the cores sees the exit, and reports it with its own words.
             None => process.start(
                 config.env_file.as_deref(),
-                start::launch(config, port)?,
+                start::launch(config, port, self.limits.role)?,
                 None,
             )?,
             Some(address) => tracing::info!(

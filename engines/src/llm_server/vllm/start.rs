@@ -10,7 +10,12 @@
 //!  |-- READY ------------------> handshake
 //! ```
 
-use std::fs;
+use std::{
+    fs,
+    net::{Ipv4Addr, TcpListener},
+};
+
+use record::NodeRole;
 
 use crate::config::VllmConfig;
 
@@ -31,7 +36,7 @@ fn command(config: &VllmConfig, port: u16) -> Vec<String> {
 
 /// The program of the cores of `config`, which connects to `port`.
 /// Error text: the processors of the NUMA node are unknown.
-pub(super) fn launch(config: &VllmConfig, port: u16) -> Result<Launch, String> {
+pub(super) fn launch(config: &VllmConfig, port: u16, role: NodeRole) -> Result<Launch, String> {
     let gpus: Vec<String> = config.gpus.iter().map(usize::to_string).collect();
     let gpus = (!gpus.is_empty()).then(|| ("CUDA_VISIBLE_DEVICES".to_owned(), gpus.join(",")));
     let cpus = match (&config.cpus, config.numa) {
@@ -41,11 +46,22 @@ pub(super) fn launch(config: &VllmConfig, port: u16) -> Result<Launch, String> {
     };
     Ok(Launch {
         command: command(config, port),
-        env: gpus.into_iter().collect(),
+        env: gpus.into_iter().chain(side_channel(config, role)).collect(),
         cpus,
         node: config.numa,
         ..Launch::default()
     })
+}
+
+/// A port for NIXL's handshake between cores with roles, unless the user gives one: all cores of a
+/// machine have the same default.
+fn side_channel(config: &VllmConfig, role: NodeRole) -> Option<(String, String)> {
+    const NAME: &str = "VLLM_NIXL_SIDE_CHANNEL_PORT";
+    if role.is_both() || config.env_file.is_some() || std::env::var_os(NAME).is_some() {
+        return None;
+    }
+    let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).ok()?;
+    Some((NAME.to_owned(), free.local_addr().ok()?.port().to_string()))
 }
 
 fn cpus_of(node: u32) -> Result<Vec<usize>, String> {

@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
+use record::NodeRole;
 
 use super::Result;
 
@@ -21,6 +22,7 @@ pub(super) struct PlannedAccelerator {
     /// Data address. Port 0 (chosen by the system) on loopback, where no firewall is involved.
     pub data: SocketAddr,
     pub is_here: bool,
+    pub role: NodeRole,
     pub file: String,
 }
 
@@ -34,18 +36,22 @@ pub(super) struct InitAddresses {
 }
 
 impl InitAddresses {
-    /// Resolves the addresses of `--accelerator`.
-    pub fn of(controls: &[String]) -> Result<Self> {
-        let default = [DEFAULT.to_owned()];
-        let controls = if controls.is_empty() {
-            &default
-        } else {
-            controls
-        };
+    /// Resolves the addresses of `--accelerator`, `--prefill` and `--decode`.
+    pub fn of(roles: &[(NodeRole, &Vec<String>)]) -> Result<Self> {
+        let each = roles.iter();
+        let each = each.flat_map(|(role, of_it)| of_it.iter().map(move |at| (*role, at.clone())));
+        let mut controls: Vec<_> = each.collect();
+        if controls.is_empty() {
+            controls.push((NodeRole::Both, DEFAULT.to_owned()));
+        }
         let mut accelerators: Vec<PlannedAccelerator> = Vec::with_capacity(controls.len());
         let mut from = None;
-        for (i, control) in controls.iter().enumerate() {
-            let said = || format!("--accelerator {control}");
+        for (role, control) in &controls {
+            let word = match role {
+                NodeRole::Both => "accelerator",
+                role => role.as_str(),
+            };
+            let said = || format!("--{word} {control}");
             let mut found = control.to_socket_addrs().with_context(|| {
                 format!("{}: expected HOST:PORT of a host that is known", said())
             })?;
@@ -69,9 +75,13 @@ impl InitAddresses {
                 listen,
                 data: SocketAddr::new(listen.ip(), port),
                 is_here: own == listen.ip(),
-                file: match controls.len() {
-                    1 => "accelerator.yaml".to_owned(),
-                    _ => format!("accelerator-{}.yaml", i + 1),
+                role: *role,
+                file: match controls.iter().filter(|(of, _)| of == role).count() {
+                    1 => format!("{word}.yaml"),
+                    _ => {
+                        let before = accelerators.iter().filter(|a| a.role == *role);
+                        format!("{word}-{}.yaml", before.count() + 1)
+                    }
                 },
             });
         }
@@ -116,7 +126,8 @@ mod tests {
     use super::*;
 
     fn of(controls: &[&str]) -> Result<InitAddresses> {
-        InitAddresses::of(&controls.iter().map(ToString::to_string).collect::<Vec<_>>())
+        let controls = controls.iter().map(ToString::to_string).collect();
+        InitAddresses::of(&[(NodeRole::Both, &controls)])
     }
 
     #[test]
@@ -138,6 +149,17 @@ mod tests {
         let files: Vec<_> = files.collect();
         assert_eq!(files, ["accelerator-1.yaml", "accelerator-2.yaml"]);
         assert_eq!(addresses.accelerators[1].node(), "accelerator-2");
+        let roles = [
+            vec!["127.0.0.1:7400".to_owned()],
+            vec!["[::1]:7401".to_owned()],
+        ];
+        let roles = [
+            (NodeRole::Prefill, &roles[0]),
+            (NodeRole::Decode, &roles[1]),
+        ];
+        let addresses = InitAddresses::of(&roles).expect("loopback");
+        let nodes: Vec<_> = addresses.accelerators.iter().map(|a| a.node()).collect();
+        assert_eq!(nodes, ["prefill", "decode"]);
     }
 
     #[test]

@@ -33,6 +33,7 @@ use qdl::{
     model::{DType, ModelSpec, TensorSpec},
     topology::allowed_name,
 };
+use record::NodeRole;
 
 use frontend::{Dataset, ExitCode, cli, names_the_class, run};
 
@@ -84,6 +85,15 @@ pub struct InitArgs {
     /// `init` also writes a token that both nodes require [default: 127.0.0.1:7400]
     #[arg(long = "accelerator", value_name = "HOST:PORT")]
     pub accelerators: Vec<String>,
+
+    /// Address of an accelerator that computes prompts, in place of --accelerator; repeatable. The
+    /// answers come from --decode (docs/roles.md)
+    #[arg(long, value_name = "HOST:PORT", requires_all = ["llm", "decode"], conflicts_with = "accelerators")]
+    pub prefill: Vec<String>,
+
+    /// Address of an accelerator that computes answers to the prompts of --prefill; repeatable
+    #[arg(long, value_name = "HOST:PORT", requires = "prefill")]
+    pub decode: Vec<String>,
 
     /// Write a token that both nodes require, even if all addresses are on loopback
     #[arg(long)]
@@ -183,7 +193,12 @@ fn write(args: &InitArgs) -> Result<String> {
     {
         bail!("--name {name:?}: use 1 to 64 of the characters A-Z a-z 0-9 . _ -");
     }
-    let mut addresses = InitAddresses::of(&args.accelerators)?;
+    let roles = [
+        (NodeRole::Both, &args.accelerators),
+        (NodeRole::Prefill, &args.prefill),
+        (NodeRole::Decode, &args.decode),
+    ];
+    let mut addresses = InitAddresses::of(&roles)?;
     addresses.token = args.token;
     let output = || format!("--output {}", args.output.display());
     let _lock = FolderLock::take(&args.output).with_context(output)?;

@@ -10,6 +10,7 @@ use qdl::{
     run::{request_stride, response_stride},
     topology::{FIRST_RUN, fill_template},
 };
+use record::NodeRole;
 use serde_json::Value;
 
 use super::{
@@ -149,6 +150,10 @@ pub(super) fn accelerator(
     fill_template(include_str!("templates/accelerator.yaml"), COMMENT, &values)
 }
 
+/// Options of a vLLM with a role: NIXL moves the KV cache.
+const TRANSFER: &str = ", --kv-transfer-config, \n      \
+    '{\"kv_connector\":\"NixlConnector\",\"kv_role\":\"kv_both\"}'";
+
 pub(super) fn llm_frontend(
     args: &InitArgs,
     model: &LanguageModel,
@@ -194,9 +199,10 @@ pub(super) fn llm_accelerator(
     let engine = match model.vllm_at(at) {
         Ok(_) => format!(
             "  kind: vllm                     # vLLM's engine core, which this node starts\n  \
-             vllm:\n    model: {}\n    args: [--max-model-len, \"{}\"]{}",
+             vllm:\n    model: {}\n    args: [--max-model-len, \"{}\"{}]{}",
             quoted(&model_for(at, llm, folder)),
             model.context(),
+            if at.role.is_both() { "" } else { TRANSFER },
             // The engine `vllm` refuses a model without an end of sequence.
             if model.eos.is_empty() {
                 "\n    ignore_eos: true"
@@ -218,9 +224,13 @@ pub(super) fn llm_accelerator(
             )
         }
     };
+    let role = match at.role {
+        NodeRole::Both => String::new(),
+        role => format!("  role: {role}\n"),
+    };
     let mut values = of_model(&model.spec);
     values.extend(of_accelerator(at, addresses));
-    values.push(("engine", engine));
+    values.push(("engine", role + &engine));
     fill_template(
         include_str!("templates/llm_accelerator.yaml"),
         COMMENT,
@@ -253,7 +263,13 @@ fn model_for(at: &PlannedAccelerator, model: &Path, folder: &Path) -> String {
 }
 
 fn controls(addresses: &InitAddresses) -> String {
-    let control = |at: &PlannedAccelerator| format!("  - control: {}\n", quoted(&at.control));
+    let control = |at: &PlannedAccelerator| {
+        let role = match at.role {
+            NodeRole::Both => String::new(),
+            role => format!("    role: {role}\n"),
+        };
+        format!("  - control: {}\n{role}", quoted(&at.control))
+    };
     addresses.accelerators.iter().map(control).collect()
 }
 
@@ -330,8 +346,8 @@ mod tests {
         let model = spec(&[3, 8]);
         let args = args();
         let plan = plan(&args, &model);
-        let controls = ["127.0.0.1:7400".to_owned(), "[::1]:7401".to_owned()];
-        let addresses = InitAddresses::of(&controls).expect("loopback");
+        let controls = vec!["127.0.0.1:7400".to_owned(), "[::1]:7401".to_owned()];
+        let addresses = InitAddresses::of(&[(NodeRole::Both, &controls)]).expect("loopback");
         let folder = Path::new("/nowhere");
         let text = frontend(&plan, &addresses, folder);
         let f = FrontendFile::parse(&text, "frontend.yaml", folder)

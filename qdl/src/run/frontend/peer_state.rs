@@ -69,6 +69,7 @@ impl PeerState {
         AcceleratorRecord {
             node: self.node.clone(),
             engine: self.engine.name.clone(),
+            role: self.engine.role,
             content: self.engine.content.clone(),
             facts: Some(self.facts.clone()),
             connections,
