@@ -168,6 +168,8 @@ impl Pipelines {
             sum.samples += one.samples;
             sum.server_busy += one.server_busy;
             sum.nans += one.nans;
+            sum.handles += one.handles;
+            sum.fetched_tokens += one.fetched_tokens;
             sum.events.merge(&one.events);
         }
         sum

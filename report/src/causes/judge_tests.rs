@@ -8,7 +8,8 @@ use super::*;
 const CALM: [f64; 5] = [5.0, 50.0, 100.0, 500.0, 5.0];
 
 fn stages(m: [f64; 5]) -> Value {
-    let parts = Stage::PARTS[1..].iter().copied().zip(m);
+    let usual = Stage::PARTS.into_iter().filter(|stage| !stage.is_rare());
+    let parts = usual.zip(m);
     let round_trip = (Stage::RoundTrip, m[1] + m[2] + m[3]);
     let rows = parts.chain([round_trip, (Stage::Total, m.iter().sum())]);
     let row = |mean_us| StageRow {

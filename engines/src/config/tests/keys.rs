@@ -191,7 +191,7 @@ a.yaml:4:10: unknown key `max_bach`
   |
 4 | engine: {max_bach: 8, kind: digest}
   |          ^^^^^^^^
-  = did you mean `max_batch`? keys here are: kind, max_batch, max_delay_us, threads, \
+  = did you mean `max_batch`? keys here are: kind, role, max_batch, max_delay_us, threads, \
 intra_threads, library, delay_us, spin_us, provider, gpu, gpus, batch_sizes, latency_us, \
 begin_apart_us, precision, profiles, optimization_level, tokens, http, vllm, llm"
     );

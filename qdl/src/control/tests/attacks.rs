@@ -55,14 +55,14 @@ fn a_changed_handshake_begins_no_session() {
     const ITS_TOKEN: &str = "token is not this node's";
     const SEALED: &str = "does not open";
     const CUT: &str = "ended inside a frame";
-    const HERE: &str = "version 9, this node speaks 12";
+    const HERE: &str = "version 9, this node speaks 13";
     let before = {
         let pair = Pair::in_session();
         pair.ways.map(|way| way.units)
     };
     let again = |way: usize, i: usize| Attack::Splice(before[way][i].clone());
     let downgrade = Attack::Replace("\"token\"", "\"none\"");
-    let older = Attack::Replace("\"version\":12", "\"version\":9");
+    let older = Attack::Replace("\"version\":13", "\"version\":9");
     let nonce = Attack::Replace("\"nonce\":\"", "\"nonce\":\"0");
     let cases = [
         (TO_NODE, 0, downgrade.clone(), [MISSING, MISSING]),

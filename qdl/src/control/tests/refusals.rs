@@ -227,7 +227,7 @@ fn bytes_that_are_no_hello_are_refused_with_what_is_wrong_on_both_sides() {
         (Vec::new(), "closed the control connection while hello was"),
         // A version counts whatever the other fields are.
         (frame(b"{\"type\":\"hello\",\"version\":99}"), "version 99"),
-        (hello(VERSION + 1, ""), "version 13"),
+        (hello(VERSION + 1, ""), "version 14"),
         (hello(8, r#", "node": "fe-1""#), "version 8"),
     ];
     for (bytes, words) in cases {
