@@ -30,8 +30,25 @@ pub(super) fn remote_decode() -> Value {
 /// The `kv_transfer_params` of a handle.
 /// Error text: the handle is malformed.
 pub(super) fn params_of(handle: &[u8]) -> Result<Value, String> {
-    rmp_serde::from_slice(handle).map_err(|e| format!("the request's handle is no map: {e}"))
+    let wrong = |e| format!("the request's handle is no map: {e}");
+    let params: Value = rmp_serde::from_slice(handle).map_err(wrong)?;
+    // A core of vLLM ends, with all its sequences, if it is to fetch a KV cache from nowhere.
+    let missing = |field: &&&str| params.get(**field).is_none_or(Value::is_null);
+    match REMOTE.iter().find(missing) {
+        Some(field) if params["do_remote_prefill"] != false => {
+            Err(format!("the request's handle has no `{field}`"))
+        }
+        _ => Ok(params),
+    }
 }
+
+/// Fields of a handle without which no KV cache can be fetched.
+const REMOTE: [&str; 4] = [
+    "remote_engine_id",
+    "remote_block_ids",
+    "remote_host",
+    "remote_port",
+];
 
 /// The handle of `kv_transfer_params`.
 /// Error text: there are none.
@@ -60,5 +77,28 @@ impl Fetched {
             fetched_tokens: self.tokens.load(Relaxed),
             ..ServerCounts::default()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_survives_and_one_that_would_end_a_core_is_refused() {
+        let mut params = json!({
+            "do_remote_prefill": true, "remote_engine_id": "a", "remote_block_ids": [[1, 200]],
+            "remote_host": "h", "remote_port": 5600, "tp_size": 1,
+        });
+        let handle = handle_of(Some(&params)).expect("a handle");
+        assert_eq!(params_of(&handle), Ok(params.clone()));
+        params["remote_port"] = Value::Null;
+        let handle = handle_of(Some(&params)).expect("a handle");
+        let why = params_of(&handle).expect_err("no port");
+        assert!(why.contains("`remote_port`"), "{why}");
+        for garbled in [&[][..], &[7], &[0xc1; 9]] {
+            assert!(params_of(garbled).is_err(), "{garbled:?}");
+        }
+        assert_eq!(handle_of(None), Err(NO_HANDLE.to_owned()));
     }
 }

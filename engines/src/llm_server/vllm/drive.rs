@@ -118,6 +118,7 @@ struct Active {
     core: usize,
     /// The request has a handle.
     has_handle: bool,
+    begun: Instant,
 }
 
 impl Active {
@@ -217,7 +218,8 @@ impl Driver {
             self.turn()?;
             if self.looked.elapsed() >= LOOK {
                 self.looked = Instant::now();
-                self.abort(|sequence| !sequence.is_wanted());
+                drop(self.abort(|_, sequence| !sequence.is_wanted()));
+                self.refuse_unfetched();
                 if let Some(exit) = exited() {
                     return Err(exit);
                 }
@@ -225,7 +227,7 @@ impl Driver {
             }
         }
         // A core that was started by hand goes on: it must not compute what no frontend waits for.
-        self.abort(|_| true);
+        drop(self.abort(|_, _| true));
         self.cores
             .iter_mut()
             .for_each(|core| drop(core.input.flush()));
@@ -279,6 +281,7 @@ impl Driver {
             account,
             core,
             has_handle,
+            begun: Instant::now(),
         };
         let to = &mut self.cores[core];
         self.message.clear();
@@ -437,11 +440,27 @@ impl Driver {
         Ok(())
     }
 
-    /// Aborts the sequences for which `is_over` returns true, at their cores, and drops them.
-    fn abort(&mut self, is_over: impl Fn(&Sequence) -> bool) {
+    /// Refuses the sequences whose KV cache does not come: a core waits for a prefill node that has
+    /// stopped without an end.
+    fn refuse_unfetched(&mut self) {
+        let step = self.step;
+        let is_late =
+            |a: &Active| a.has_handle && a.account.received == 0 && a.begun.elapsed() > step;
+        for sequence in self.abort(|active, _| is_late(active)) {
+            let s = step.as_secs();
+            sequence.refuse(&format_args!(
+                "no token in {s} s: the KV cache did not come from its prefill node (see \
+                 engine.vllm.step_s)"
+            ));
+        }
+    }
+
+    /// Aborts the sequences for which `is_over` returns true, at their cores, and returns them.
+    fn abort(&mut self, is_over: impl Fn(&Active, &Sequence) -> bool) -> Vec<Sequence> {
+        let mut aborted = Vec::new();
         let mut ids: Vec<Vec<String>> = vec![Vec::new(); self.cores.len()];
         for (at, slot) in self.slots.iter_mut().enumerate() {
-            let over = |a: &mut Active| a.sequence.as_ref().is_some_and(&is_over);
+            let over = |a: &mut Active| a.sequence.as_ref().is_some_and(|s| is_over(a, s));
             if let Some(active) = slot.active.take_if(over) {
                 ids[active.core].push(id(at, slot.generation));
                 let core = &mut self.cores[active.core];
@@ -449,6 +468,7 @@ impl Driver {
                 core.outstanding = core.outstanding.saturating_sub(active.outstanding());
                 slot.generation = slot.generation.wrapping_add(1);
                 self.free.push(at);
+                aborted.extend(active.sequence);
             }
         }
         for (core, ids) in self.cores.iter_mut().zip(&ids) {
@@ -458,6 +478,7 @@ impl Driver {
                 core.input.queue(&[ABORT, &self.message]);
             }
         }
+        aborted
     }
 
     fn check_progress(&self) -> Result<(), String> {
