@@ -67,8 +67,8 @@ fn a_changed_handshake_begins_no_session() {
     let cases = [
         (TO_NODE, 0, downgrade.clone(), [MISSING, MISSING]),
         (TO_FRONT, 0, downgrade, [MISSING, MISSING]),
-        (TO_NODE, 0, older.clone(), ["12, the frontend 9", HERE]),
-        (TO_FRONT, 0, older, [HERE, "12, the accelerator 9"]),
+        (TO_NODE, 0, older.clone(), ["13, the frontend 9", HERE]),
+        (TO_FRONT, 0, older, [HERE, "13, the accelerator 9"]),
         (TO_NODE, 0, nonce.clone(), [DIGITS, DIGITS]),
         (TO_FRONT, 0, nonce, [DIGITS, DIGITS]),
         (TO_NODE, 0, again(TO_NODE, 0), [DIFFER, ITS_TOKEN]),
