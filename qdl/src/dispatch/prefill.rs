@@ -195,6 +195,7 @@ impl DispatchState {
     pub(super) fn keep_warm_up(&self, connection: &Connection, slot: u16, len: u32) -> bool {
         let token = self.receiving.token_bytes;
         let has_handle = connection.cfgs.role == NodeRole::Prefill && len > token;
+        let mut is_kept = false;
         if has_handle {
             let handle = Handle {
                 connection: connection.index,
@@ -205,9 +206,11 @@ impl DispatchState {
                 arrived_ns: now_ns(),
             };
             self.drop_handle(WARM_UP_ID);
-            self.handles.insert(WARM_UP_ID, handle);
+            // A warm-up that has failed drops the handle, and no later one is kept.
+            let insert = || self.handles.insert(WARM_UP_ID, handle);
+            is_kept = self.warm_up.while_running(insert).is_some();
         }
-        has_handle
+        is_kept
     }
 
     /// Ends the handle of a sample, if it has one, and frees the handle's slot.

@@ -134,6 +134,12 @@ impl WarmUp {
         lock(&self.state)
     }
 
+    /// Calls `f` unless no warm-up runs, which cannot end meanwhile.
+    pub(super) fn while_running<T>(&self, f: impl FnOnce() -> T) -> Option<T> {
+        let state = self.lock();
+        state.running.then(f)
+    }
+
     pub(crate) fn not_posted(&self, connection: usize) {
         self.lost_one();
         self.not_answered(connection);
@@ -232,6 +238,7 @@ impl Dispatcher {
         let before: Vec<_> = self.shared.connections.iter().map(counts).collect();
         let report = WarmUpRound::new(self, cfgs).run().await;
         self.shared.warm_up.lock().running = false;
+        self.shared.drop_handle(WARM_UP_ID);
         for (connection, before) in self.shared.connections.iter().zip(before) {
             // Discards the warm-up's counts, but not the fabric's.
             connection.send.set_counts(before);
@@ -330,7 +337,6 @@ impl<'a> WarmUpRound<'a> {
                 times.entry(connection).or_default().extend(ns);
             }
         }
-        self.shared.drop_handle(WARM_UP_ID);
         self.report.connections = times.len();
         self.report.at_once = 1;
         (self.report.sizes, self.report.of_sizes) = (1, self.samples.len());
