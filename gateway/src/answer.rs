@@ -9,10 +9,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use hyper::body::{Body, Frame, SizeHint};
+use hyper::body::{Body, Frame};
 
 use crate::{
-    openai::{Answer, ApiError, Finish, Usage, Writer},
+    openai::{Answer, ApiError, Completion, Finish, Usage, Writer},
     requests::Asked,
     text::{Decoder, StopStrings, Text},
 };
@@ -26,33 +26,31 @@ pub struct TokenReader {
     end_ids: Vec<i32>,
     limit: u32,
     tokens: u32,
+    /// The last token is one of `end_ids`.
+    is_end: bool,
     /// Text of the last call.
     piece: String,
 }
 
 impl TokenReader {
     /// Makes the reader of an answer of at most `limit` tokens.
-    pub fn new(
-        text: Option<Arc<Text>>,
-        skip_special: bool,
-        stops: Vec<String>,
-        stop_ids: &[i32],
-        limit: u32,
-    ) -> Self {
+    pub fn new(text: Option<Arc<Text>>, asked: &Completion, limit: u32) -> Self {
         let own = text.iter().flat_map(|text| text.end_ids());
+        let own = own.filter(|_| !asked.sampling.ignore_eos);
         TokenReader {
-            end_ids: own.chain(stop_ids).copied().collect(),
-            decoder: Decoder::new(skip_special),
-            stops: StopStrings::new(stops),
+            end_ids: own.chain(&asked.stop_token_ids).copied().collect(),
+            decoder: Decoder::new(asked.skip_special_tokens),
+            stops: StopStrings::new(asked.stop.clone()),
             text,
             limit,
             tokens: 0,
+            is_end: false,
             piece: String::new(),
         }
     }
 
     /// Reads a token into `piece`; `is_last`: none follows. Returns why the answer ends here.
-    fn read(&mut self, id: i32, is_last: bool) -> Option<Finish> {
+    pub(crate) fn read(&mut self, id: i32, is_last: bool) -> Option<Finish> {
         self.tokens += 1;
         self.piece.clear();
         if let Some(model) = &self.text {
@@ -62,20 +60,24 @@ impl TokenReader {
                 return Some(Finish::Stop);
             }
         }
-        let is_end = self.end_ids.contains(&id);
-        match self.tokens >= self.limit && !is_end {
-            _ if !is_last => None,
-            true => Some(Finish::Length),
-            false => Some(Finish::Stop),
+        self.is_end = self.end_ids.contains(&id);
+        is_last.then(|| self.reason())
+    }
+
+    /// Why an answer ended without a stop string.
+    fn reason(&self) -> Finish {
+        match self.tokens < self.limit || self.is_end {
+            true => Finish::Stop,
+            false => Finish::Length,
         }
     }
 
     /// Reads the end of an answer whose last token was not known to be the last.
-    fn read_end(&mut self) -> Finish {
+    pub(crate) fn read_end(&mut self) -> Finish {
         self.piece.clear();
-        match self.finish_text() || self.tokens < self.limit {
+        match self.finish_text() {
             true => Finish::Stop,
-            false => Finish::Length,
+            false => self.reason(),
         }
     }
 
@@ -101,35 +103,25 @@ pub struct Events {
     writer: Writer,
     tokens: Vec<i32>,
     prompt: u32,
-    include_usage: bool,
     length: usize,
 }
 
 impl Events {
     /// Makes the events of a request with a prompt of `prompt` tokens.
-    pub fn new(
-        asked: Asked,
-        reader: TokenReader,
-        writer: Writer,
-        prompt: u32,
-        include_usage: bool,
-    ) -> Self {
+    pub fn new(asked: Asked, reader: TokenReader, writer: Writer, prompt: u32) -> Self {
         Events {
             asked: Some(asked),
             reader,
             writer,
             tokens: Vec::new(),
             prompt,
-            include_usage,
             length: 0,
         }
     }
 
     fn end(&mut self, out: &mut Vec<u8>) {
-        if self.include_usage {
-            self.writer
-                .usage_event(out, usage(self.prompt, self.reader.tokens));
-        }
+        self.writer
+            .usage_event(out, usage(self.prompt, self.reader.tokens));
         Writer::done(out);
         if let Some(asked) = self.asked.take() {
             asked.finish();
@@ -187,10 +179,6 @@ impl Body for Events {
 
     fn is_end_stream(&self) -> bool {
         self.asked.is_none()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::default()
     }
 }
 

@@ -39,6 +39,7 @@ use crate::{
     config::GatewayFile,
     gate::{AnswerCounts, Gate},
     inbox::{Inbox, Router},
+    nodes::GatewayNodes,
     prompts::Prompts,
     record::RequestLog,
     run_file::{self, GatewayRun},
@@ -79,8 +80,8 @@ struct Arguments {
     /// Configuration of this gateway, a YAML file: the keys of a frontend's network, and `gateway`
     #[arg(short, long, value_name = "FILE")]
     config: PathBuf,
-    /// Write a line on each request to DIR/requests.csv, and the run's figures to DIR/gateway.json
-    /// at the end
+    /// Write the nodes to DIR/nodes.json at the start, a line on each request to DIR/requests.csv,
+    /// and the run's figures to DIR/gateway.json at the end
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
     /// Read configuration and tokenizer, and end without serving
@@ -138,9 +139,11 @@ fn run(arguments: &Arguments, signals: signals::Blocked) -> Result<u8, Error> {
     let inboxes: Arc<[Inbox]> = (0..threads).map(|_| Inbox::default()).collect();
     let end = End::default();
     let cluster = connect(&file, &prompts, &inboxes, &end)?;
-    let nodes = cluster.connection_names();
-    let log = arguments.output.as_deref();
-    let log = log.map(|folder| RequestLog::create(folder, nodes));
+    let log = arguments.output.as_deref().map(|folder| {
+        let log = RequestLog::create(folder, cluster.connection_names())?;
+        GatewayNodes::ask(&cluster, &file.cluster.node).write(folder)?;
+        Ok::<_, io::Error>(log)
+    });
     let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let gate = Arc::new(Gate {
         node: file.cluster.node.clone(),

@@ -11,8 +11,9 @@
 //!   `answer` the events of one.
 //! * `progress` gives each token once, also if an answer begins again elsewhere.
 //! * `prompts`, `inbox`: the memory and the way between this crate and the dispatcher.
-//! * `gate` is what threads share; `record` the log of requests with `totals`, `run_file` the file
-//!   at the end; [`entry`] the program, [`endpoints`] the command of that name.
+//! * `gate` is what threads share; `record` the log of requests with `totals`, [`nodes`] the file
+//!   at the start, `run_file` that at the end; [`entry`] the program, [`endpoints`] what a client's
+//!   result is compared with.
 
 #[macro_use(with_defaults)]
 extern crate fabric;
@@ -23,6 +24,7 @@ pub mod endpoints;
 pub mod entry;
 mod gate;
 mod inbox;
+pub mod nodes;
 pub mod openai;
 mod options;
 mod progress;

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use qdl::request::{MAX_STOP_IDS, OptionSet, RequestOptions};
+use qdl::request::{OptionSet, RequestOptions};
 
 use crate::openai::{ApiError, Completion};
 
@@ -16,10 +16,6 @@ const WARM_UP_TOKENS: u32 = 2;
 /// A parameter that an accelerator's engine does not have, or a value outside its range.
 pub fn options(asked: &Completion, limit: u32, known: OptionSet) -> Result<Vec<u8>, ApiError> {
     let sampling = &asked.sampling;
-    if asked.stop_token_ids.len() > MAX_STOP_IDS {
-        let why = format!("stop_token_ids: at most {MAX_STOP_IDS}");
-        return Err(ApiError::invalid("stop_token_ids", why));
-    }
     let options = RequestOptions {
         token_limit: NonZeroU32::new(limit),
         min_tokens: sampling.min_tokens.filter(|fewest| *fewest > 0),

@@ -14,10 +14,10 @@ use std::{
 
 use bytes::Bytes;
 use fabric::clock::now_ns;
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Either, Full, Limited};
 use hyper::{
     Method, Request, Response, StatusCode,
-    body::{Body, Frame, Incoming, SizeHint},
+    body::{Body, Incoming},
     header::{self, HeaderValue},
     server::conn::http1,
     service::service_fn,
@@ -31,7 +31,7 @@ use tokio::{
 
 use crate::{
     answer::{self, Events, TokenReader},
-    openai::{self, ApiError, Completion, Endpoint, Identity, Messages, Prompt, Writer},
+    openai::{self, ApiError, Completion, Endpoint, Identity, Prompt, Writer},
     options::options,
     requests::Requests,
     text::Text,
@@ -53,47 +53,8 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream; charset=utf-8");
 const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache");
 
-/// Body of an answer.
-pub enum Reply {
-    /// A whole body.
-    Whole(Full<Bytes>),
-    /// The events of a stream.
-    Events(Box<Events>),
-    /// A page of the programs' web server.
-    Page(AnswerBody),
-}
-
-impl Body for Reply {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match self.get_mut() {
-            Reply::Whole(body) => Pin::new(body).poll_frame(cx),
-            Reply::Events(body) => Pin::new(&mut **body).poll_frame(cx),
-            Reply::Page(body) => Pin::new(body).poll_frame(cx),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Reply::Whole(body) => body.is_end_stream(),
-            Reply::Events(body) => body.is_end_stream(),
-            Reply::Page(body) => body.is_end_stream(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Reply::Whole(body) => body.size_hint(),
-            Reply::Events(body) => body.size_hint(),
-            Reply::Page(body) => body.size_hint(),
-        }
-    }
-}
+/// Body of an answer: a whole one, or the events of a stream.
+type Reply = Either<AnswerBody, Events>;
 
 /// Serves one connection to its end.
 pub async fn serve(requests: Rc<Requests>, stream: TcpStream, blocked_ns: Rc<Cell<u64>>) {
@@ -125,12 +86,10 @@ async fn respond(requests: &Rc<Requests>, request: Request<Incoming>) -> Respons
             complete(requests, Endpoint::Chat, request, arrived_ns).await
         }
         (&Method::GET, "/v1/models") => {
-            let mut out = Vec::new();
-            openai::models(&mut out, &gate.model, gate.started);
-            return json(StatusCode::OK, out);
+            return json(StatusCode::OK, openai::models(&gate.model, gate.started));
         }
         (&Method::GET, program::metrics::PATH) => {
-            return gate.figures().answer(&request).map(Reply::Page);
+            return gate.figures().answer(&request).map(Either::Left);
         }
         (_, "/v1/completions" | "/v1/chat/completions") => Err(refused(405, "send a POST")),
         (_, path) => Err(refused(
@@ -153,26 +112,25 @@ fn is_admitted(access: &Option<Access>, request: &Request<Incoming>) -> bool {
 
 fn health(requests: &Requests) -> Response<Reply> {
     let up = requests.gate.cluster.dispatcher().connections_up();
-    let mut out = Vec::new();
-    openai::health(&mut out, up as u32);
-    match requests.gate.is_healthy() {
-        true => json(StatusCode::OK, out),
-        false => json(StatusCode::SERVICE_UNAVAILABLE, out),
-    }
+    let status = match requests.gate.is_healthy() {
+        true => StatusCode::OK,
+        false => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    json(status, openai::health(up))
 }
 
-fn json(status: StatusCode, body: Vec<u8>) -> Response<Reply> {
-    let mut response = Response::new(Reply::Whole(Full::new(body.into())));
+fn json(status: StatusCode, body: impl Into<Bytes>) -> Response<Reply> {
+    let body = Full::new(body.into()).boxed_unsync();
+    let mut response = Response::new(Either::Left(body));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, JSON);
     response
 }
 
 fn failed(error: &ApiError) -> Response<Reply> {
-    let mut body = Vec::new();
-    error.body(&mut body);
     let status = StatusCode::from_u16(error.status);
-    let mut response = json(status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), body);
+    let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = json(status, error.body());
     let headers = response.headers_mut();
     if matches!(error.status, 429 | 503) {
         headers.insert(header::RETRY_AFTER, RETRY_S);
@@ -217,7 +175,7 @@ async fn complete(
         ));
     }
     let body = body(request, gate.config.body_mib << 20).await?;
-    let asked = openai::parse(endpoint, &body)?;
+    let mut asked = openai::parse(endpoint, &body)?;
     drop(body);
     if let Some(model) = asked.model.as_ref().filter(|model| **model != gate.model) {
         let mut error = refused(
@@ -233,7 +191,8 @@ async fn complete(
             "no tokenizer: send `stop_token_ids`",
         ));
     }
-    let (mut asked, ids) = ids(requests, asked).await?;
+    let prompt = std::mem::replace(&mut asked.prompt, Prompt::Ids(Vec::new()));
+    let ids = ids(requests, endpoint, prompt).await?;
     if gate.has_roles && asked.sampling.temperature.is_some_and(|t| t > 0.0) {
         // Prefill and decode draw the same first token; equal prompts get different answers.
         let seed = &mut asked.sampling.seed;
@@ -256,13 +215,7 @@ async fn complete(
         prompt,
         ..RequestTimes::default()
     };
-    let mut reader = TokenReader::new(
-        gate.text.clone(),
-        asked.skip_special_tokens,
-        asked.stop.clone(),
-        &asked.stop_token_ids,
-        limit,
-    );
+    let mut reader = TokenReader::new(gate.text.clone(), &asked, limit);
     let sample = requests.ask(room, streams, times);
     let id = format!("{}-{:016x}", prefix(endpoint), sample.id().to_bits());
     let identity = Identity {
@@ -270,7 +223,7 @@ async fn complete(
         created: gate.started + (arrived_ns.saturating_sub(gate.began_ns)) / 1_000_000_000,
         model: &gate.model,
     };
-    let writer = Writer::new(&identity, &asked);
+    let writer = Writer::new(&identity, endpoint, &asked);
     if !asked.stream {
         let body = answer::whole(sample, &mut reader, &writer, prompt).await?;
         return Ok(json(StatusCode::OK, body));
@@ -279,8 +232,8 @@ async fn complete(
     if let Some(error) = poll_fn(|cx| sample.poll_ready(cx)).await {
         return Err(error);
     }
-    let events = Events::new(sample, reader, writer, prompt, asked.include_usage);
-    let mut response = Response::new(Reply::Events(Box::new(events)));
+    let events = Events::new(sample, reader, writer, prompt);
+    let mut response = Response::new(Either::Right(events));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, EVENTS);
     headers.insert(header::CACHE_CONTROL, NO_CACHE);
@@ -321,37 +274,28 @@ async fn body(request: Request<Incoming>, most: usize) -> Result<Bytes, ApiError
 /// Makes the prompt's ids, on a thread of its own if the text is long.
 async fn ids(
     requests: &Requests,
-    mut asked: Completion,
-) -> Result<(Completion, Vec<i32>), ApiError> {
+    endpoint: Endpoint,
+    prompt: Prompt,
+) -> Result<Vec<i32>, ApiError> {
     let gate = &requests.gate;
-    let none = match &asked.prompt {
-        Prompt::Chat(_) => Prompt::Chat(Messages(Vec::new())),
-        Prompt::Ids(_) | Prompt::Text(_) => Prompt::Ids(Vec::new()),
+    let param = match endpoint {
+        Endpoint::Chat => "messages",
+        Endpoint::Completions => "prompt",
     };
-    let prompt = std::mem::replace(&mut asked.prompt, none);
-    let text = match (&prompt, &gate.text) {
-        (Prompt::Ids(_), _) => None,
-        (_, Some(text)) => Some(text.clone()),
+    let ids = match (prompt, gate.text.clone()) {
+        (Prompt::Ids(ids), _) => ids,
         (_, None) => {
             let why = "the gateway has no tokenizer (`gateway.model_dir`): send `prompt` as token \
                        ids to /v1/completions";
-            return Err(ApiError::invalid("prompt", why));
+            return Err(ApiError::invalid(param, why));
         }
-    };
-    let ids = match (prompt, text) {
-        (Prompt::Ids(ids), _) => ids,
         (prompt, Some(text)) if length(&prompt) < LONG_TEXT => encode(&text, &prompt)?,
         (prompt, Some(text)) => {
             let made = tokio::task::spawn_blocking(move || encode(&text, &prompt)).await;
             made.map_err(|_| ApiError::server(500, "the tokenizer failed"))??
         }
-        (_, None) => Vec::new(),
     };
     let most = gate.sizes.prompt;
-    let param = match &asked.prompt {
-        Prompt::Chat(_) => "messages",
-        Prompt::Ids(_) | Prompt::Text(_) => "prompt",
-    };
     if ids.len() > most {
         let why = format!("{} tokens, where the model takes {most}", ids.len());
         return Err(ApiError::invalid(param, why));
@@ -367,7 +311,7 @@ async fn ids(
         let why = format!("prompt[{at}] is {}, and the model has {known} ids", ids[at]);
         return Err(ApiError::invalid(param, why));
     }
-    Ok((asked, ids))
+    Ok(ids)
 }
 
 fn length(prompt: &Prompt) -> usize {

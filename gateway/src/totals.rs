@@ -114,10 +114,6 @@ impl Counter {
     /// # Errors
     /// The bounds of the histograms are wrong.
     pub fn new() -> io::Result<Self> {
-        let histogram = || {
-            let made = Histogram::new_with_bounds(1, LONGEST_NS, DIGITS);
-            made.map_err(io::Error::other)
-        };
         Ok(Counter {
             totals: Totals::default(),
             times: [histogram()?, histogram()?, histogram()?],
@@ -164,7 +160,12 @@ impl Counter {
     }
 }
 
-fn percentiles(times: &Histogram<u64>) -> Percentiles {
+/// An empty histogram of times.
+pub(crate) fn histogram() -> io::Result<Histogram<u64>> {
+    Histogram::new_with_bounds(1, LONGEST_NS, DIGITS).map_err(io::Error::other)
+}
+
+pub(crate) fn percentiles(times: &Histogram<u64>) -> Percentiles {
     if times.is_empty() {
         return Percentiles::default();
     }

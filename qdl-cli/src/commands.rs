@@ -1,5 +1,6 @@
 //! The commands of `qdl`.
 
+mod endpoints;
 mod init;
 mod token;
 mod tune;
@@ -10,7 +11,6 @@ use qdl::topology::NodeProgram;
 use submission::command::{DescribeArgs, SubmitArgs};
 
 use frontend::{ExitCode, describe};
-use gateway::endpoints::{self, EndpointsArgs};
 
 /// Returns the definitions of all commands.
 pub fn all() -> Vec<Command> {
@@ -22,7 +22,7 @@ pub fn all() -> Vec<Command> {
         cli::command::<tune::TuneArgs>("tune"),
         cli::command::<report::ReportArgs>("report"),
         cli::command::<SubmitArgs>("submit"),
-        cli::command::<EndpointsArgs>("endpoints"),
+        cli::command::<endpoints::EndpointsArgs>("endpoints"),
     ];
     own.into_iter().chain(cli::common()).collect()
 }

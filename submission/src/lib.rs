@@ -17,12 +17,14 @@
 //! | `official` | MLCommons' scripts, from the user's checkout |
 //! | `rules` | checks of a finished tree |
 //! | `table` | findings as text for the terminal |
+//! | [`endpoints`] | drafts for MLPerf Endpoints, and the call of its checker |
 //! | [`command`] | `submit` and `describe` |
 
 mod build;
 pub mod command;
 mod configs;
 mod describe;
+pub mod endpoints;
 mod error;
 pub mod guard;
 mod layout;

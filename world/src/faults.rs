@@ -128,15 +128,15 @@ impl World<'_> {
         let chosen = (self.book.lock()).choose_cancelled(event.n, &mut event.dice());
         let Some(id) = chosen else { return };
         let dispatcher = &self.front.dispatcher;
-        let is_in_flight = dispatcher.is_in_flight(id);
+        let losses = dispatcher.losses_in_flight(id);
         let is_at_engine = self.engine().has(id);
         let has_ended = self.book.lock().fates[id as usize].ends > 0;
-        // The writes of earlier attempts, whose connections were lost, may arrive too.
-        let earlier = u32::try_from(dispatcher.counts().redispatched).unwrap_or(u32::MAX);
-        let more = earlier.saturating_add(u32::from(is_in_flight && !is_at_engine));
+        // The writes of its own earlier attempts, whose connections were lost, may arrive too. A
+        // sample that is not in flight ends at once.
+        let more = losses.map_or(0, |n| u32::from(n) + u32::from(!is_at_engine));
         self.book.lock().cancel(id, more);
         dispatcher.cancel(id);
-        if !is_in_flight && !has_ended && self.book.lock().fates[id as usize].ends == 0 {
+        if losses.is_none() && !has_ended && self.book.lock().fates[id as usize].ends == 0 {
             self.wrong(format!("cancel: sample {id} waits on"));
         }
         self.news();

@@ -64,13 +64,16 @@ impl ClientResult {
         read_json(inside.as_deref().unwrap_or(path), LONGEST)
     }
 
+    /// Completed samples that did not fail.
+    pub fn good(&self) -> u64 {
+        let (completed, failed) = (self.n_samples_completed, self.n_samples_failed);
+        completed.saturating_sub(failed)
+    }
+
     /// Completed samples without a reason for their end, though they did not fail.
     pub fn cut_streams(&self) -> u64 {
         let ended: u64 = self.finish_reason_counts.values().sum();
-        let whole = self
-            .n_samples_completed
-            .saturating_sub(self.n_samples_failed);
-        whole.saturating_sub(ended)
+        self.good().saturating_sub(ended)
     }
 
     /// Tokens of all answers, as the client's tokenizer counts them.

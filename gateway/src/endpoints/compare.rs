@@ -111,11 +111,7 @@ impl Comparison {
     fn whose_time(&mut self, client: &ClientResult, run: &GatewayRun) {
         let mut largest: f64 = 0.0;
         let mut text = String::new();
-        let all = [
-            ("TTFT", &client.ttft, run.requests.ttft_ns),
-            ("latency", &client.latency, run.requests.latency_ns),
-        ];
-        for (name, series, own) in all {
+        for (name, series, own) in series(client, run) {
             for (percentile, own_ns) in [(50.0, own.p50), (99.0, own.p99)] {
                 let Some(seen) = at(series, percentile).filter(|_| own_ns > 0) else {
                     continue;
@@ -146,11 +142,10 @@ impl Comparison {
     }
 
     fn findings(&mut self, client: &ClientResult, run: &GatewayRun) {
-        let cut = client.cut_streams();
+        let (cut, good) = (client.cut_streams(), client.good());
         if cut > 0 {
-            let whole = client.n_samples_completed - client.n_samples_failed;
             self.finding(&format!(
-                "{cut} of {whole} completed samples have no finish_reason: their streams were cut, \
+                "{cut} of {good} completed samples have no finish_reason: their streams were cut, \
                  and the client counts them as completed. The gateway counts {} diverged answers \
                  and {} stalled clients.",
                 run.diverged, run.stalled_clients
@@ -166,21 +161,18 @@ impl Comparison {
         if !client.complete {
             self.finding("the client's run is not complete.");
         }
-        let whole = client
-            .n_samples_completed
-            .saturating_sub(client.n_samples_failed);
         let own = run.requests.completed;
-        if own > whole {
+        if own > good {
             self.put(&format!(
                 "The gateway completed {} more requests: a warm-up, an accuracy run, or another \
                  client. Start a gateway with a new --output for each point.",
-                own - whole
+                own - good
             ));
-        } else if own < whole {
+        } else if own < good {
             self.finding(&format!(
                 "the gateway completed {} requests less than the client has: is this its run? \
                  ({} left by their client, {} records dropped)",
-                whole - own,
+                good - own,
                 run.requests.left,
                 run.dropped_records
             ));
@@ -230,13 +222,20 @@ fn counts(client: &ClientResult, run: &GatewayRun) -> [Line; 4] {
     ]
 }
 
-fn times(client: &ClientResult, run: &GatewayRun) -> Vec<Line> {
-    let mut lines = Vec::new();
-    let all = [
+/// The times that both sides have.
+fn series<'a>(
+    client: &'a ClientResult,
+    run: &GatewayRun,
+) -> [(&'static str, &'a Option<Series>, Percentiles); 2] {
+    [
         ("TTFT", &client.ttft, run.requests.ttft_ns),
         ("latency", &client.latency, run.requests.latency_ns),
-    ];
-    for (name, series, own) in all {
+    ]
+}
+
+fn times(client: &ClientResult, run: &GatewayRun) -> Vec<Line> {
+    let mut lines = Vec::new();
+    for (name, series, own) in series(client, run) {
         let Percentiles { p50, p90, p99, .. } = own;
         for (percentile, own_ns) in [(50.0, p50), (90.0, p90), (99.0, p99)] {
             let own = (own_ns > 0).then_some(own_ns as f64 / 1e6);

@@ -1,6 +1,6 @@
 //! Errors as OpenAI's API reports them.
 
-use super::escape::{escape, string};
+use serde_json::json;
 
 /// Longest message, in bytes: a message may quote the request.
 const MESSAGE_BYTES_MAX: usize = 512;
@@ -52,31 +52,16 @@ impl ApiError {
         }
     }
 
-    /// Appends the JSON body.
-    pub fn body(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"{\"error\":{\"message\":\"");
-        escape(out, &self.message);
-        out.extend_from_slice(b"\",\"type\":\"");
-        escape(out, self.kind);
-        out.extend_from_slice(b"\",\"param\":");
-        nullable(out, self.param.as_deref());
-        out.extend_from_slice(b",\"code\":");
-        nullable(out, self.code);
-        out.extend_from_slice(b"}}");
+    /// The JSON body.
+    pub fn body(&self) -> String {
+        let error = json!({"message": self.message, "type": self.kind, "param": self.param,
+            "code": self.code});
+        json!({"error": error}).to_string()
     }
 
     /// Appends the event that ends a stream which fails after its head was sent.
     pub fn event(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"data: ");
-        self.body(out);
-        out.extend_from_slice(b"\n\n");
-    }
-}
-
-fn nullable(out: &mut Vec<u8>, text: Option<&str>) {
-    match text {
-        Some(text) => string(out, text),
-        None => out.extend_from_slice(b"null"),
+        out.extend_from_slice(format!("data: {}\n\n", self.body()).as_bytes());
     }
 }
 

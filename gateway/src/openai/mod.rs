@@ -1,7 +1,6 @@
 //! Bodies of OpenAI's completions API: requests, answers, events and errors.
 
 mod error;
-mod escape;
 mod request;
 mod response;
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::fmt::{self, Display};
 use std::num::NonZeroU32;
 
+use qdl::request::MAX_STOP_IDS;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Number, Value};
@@ -12,7 +13,6 @@ use super::ApiError;
 /// OpenAI's bound on the number of stop strings.
 const STOPS_MAX: usize = 4;
 const STOP_BYTES_MAX: usize = 256;
-const STOP_IDS_MAX: usize = 64;
 const MESSAGES_MAX: usize = 4096;
 const MODEL_BYTES_MAX: usize = 256;
 
@@ -275,8 +275,12 @@ impl Fields {
             "ignore_eos" => sampling.ignore_eos = flag(map, false)?,
             "stop" => completion.stop = stops(map.next_value()?)?,
             "stop_token_ids" => {
-                completion.stop_token_ids = map.next_value::<Option<_>>()?.unwrap_or_default();
-                at_most(completion.stop_token_ids.len(), STOP_IDS_MAX)?;
+                let ids: Vec<i32> = map.next_value::<Option<_>>()?.unwrap_or_default();
+                at_most(ids.len(), MAX_STOP_IDS)?;
+                if let Some(id) = ids.iter().find(|id| **id < 0) {
+                    return Err(Error::custom(format!("{id} is no token id")));
+                }
+                completion.stop_token_ids = ids;
             }
             _ => match UNSUPPORTED.iter().find(|(names, _)| names.contains(&name)) {
                 None => {

@@ -1,7 +1,9 @@
 //! Answers, written without a tree of JSON values: one event a token.
 
+use serde::Serialize;
+use serde_json::json;
+
 use super::Endpoint;
-use super::escape::{escape, string};
 
 /// Why an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +35,7 @@ pub struct Usage {
 
 /// Writes the answer to one request, as events or whole.
 ///
-/// Each method appends to `out` and allocates nothing else.
+/// An event appends to `out` and allocates nothing else.
 #[derive(Clone, Debug)]
 pub struct Writer {
     /// An event up to its choices; `data: ` is not part of a whole answer.
@@ -48,28 +50,19 @@ const DATA: &[u8] = b"data: ";
 
 impl Writer {
     /// A writer of the answer to `request`: of events if it asks for a stream.
-    pub fn new(identity: &Identity<'_>, request: &super::Completion) -> Self {
-        let endpoint = match request.prompt {
-            super::Prompt::Chat(_) => Endpoint::Chat,
-            _ => Endpoint::Completions,
-        };
+    pub fn new(identity: &Identity<'_>, endpoint: Endpoint, request: &super::Completion) -> Self {
         let object = match (endpoint, request.stream) {
             (Endpoint::Completions, _) => "text_completion",
             (Endpoint::Chat, true) => "chat.completion.chunk",
             (Endpoint::Chat, false) => "chat.completion",
         };
-        let mut head = Vec::with_capacity(160);
-        head.extend_from_slice(DATA);
-        head.extend_from_slice(b"{\"id\":");
-        string(&mut head, identity.id);
-        head.extend_from_slice(b",\"object\":\"");
-        head.extend_from_slice(object.as_bytes());
-        head.extend_from_slice(b"\",\"created\":");
-        decimal(&mut head, identity.created);
-        head.extend_from_slice(b",\"model\":");
-        string(&mut head, identity.model);
+        let [id, model] = [identity.id, identity.model].map(|text| json!(text));
+        let created = identity.created;
+        let head = format!(
+            "data: {{\"id\":{id},\"object\":\"{object}\",\"created\":{created},\"model\":{model}"
+        );
         Self {
-            head: head.into(),
+            head: head.into_bytes().into(),
             endpoint,
             has_usage: request.stream && request.include_usage,
             has_ids: request.return_token_ids,
@@ -82,14 +75,14 @@ impl Writer {
         out.reserve(self.head.len() + text.len() + 160);
         out.extend_from_slice(&self.head);
         out.extend_from_slice(match (self.endpoint, self.is_first) {
-            (Endpoint::Completions, _) => b",\"choices\":[{\"index\":0,\"text\":\"",
+            (Endpoint::Completions, _) => b",\"choices\":[{\"index\":0,\"text\":",
             (Endpoint::Chat, true) => {
-                b",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\""
+                b",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":"
             }
-            (Endpoint::Chat, false) => b",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"",
+            (Endpoint::Chat, false) => b",\"choices\":[{\"index\":0,\"delta\":{\"content\":",
         });
         self.is_first = false;
-        escape(out, text);
+        write_json(out, text);
         self.end_of_choice(out, ids, finish);
         if self.has_usage {
             out.extend_from_slice(b",\"usage\":null");
@@ -116,12 +109,12 @@ impl Writer {
     pub fn whole(&self, out: &mut Vec<u8>, answer: &Answer<'_>) {
         out.extend_from_slice(&self.head[DATA.len()..]);
         out.extend_from_slice(match self.endpoint {
-            Endpoint::Completions => b",\"choices\":[{\"index\":0,\"text\":\"",
+            Endpoint::Completions => b",\"choices\":[{\"index\":0,\"text\":",
             Endpoint::Chat => {
-                b",\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\""
+                b",\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":"
             }
         });
-        escape(out, answer.text);
+        write_json(out, answer.text);
         self.end_of_choice(out, answer.ids, Some(answer.finish));
         counts(out, answer.usage);
         out.push(b'}');
@@ -129,22 +122,13 @@ impl Writer {
 
     fn end_of_choice(&self, out: &mut Vec<u8>, ids: &[i32], finish: Option<Finish>) {
         out.extend_from_slice(match self.endpoint {
-            Endpoint::Completions => b"\",\"logprobs\":null,\"finish_reason\":",
-            Endpoint::Chat => b"\"},\"logprobs\":null,\"finish_reason\":",
+            Endpoint::Completions => b",\"logprobs\":null,\"finish_reason\":",
+            Endpoint::Chat => b"},\"logprobs\":null,\"finish_reason\":",
         });
         out.extend_from_slice(Finish::json(finish));
         if self.has_ids {
-            out.extend_from_slice(b",\"token_ids\":[");
-            for (i, id) in ids.iter().enumerate() {
-                if i > 0 {
-                    out.push(b',');
-                }
-                if *id < 0 {
-                    out.push(b'-');
-                }
-                decimal(out, id.unsigned_abs().into());
-            }
-            out.push(b']');
+            out.extend_from_slice(b",\"token_ids\":");
+            write_json(out, ids);
         }
         out.extend_from_slice(b"}]");
     }
@@ -174,52 +158,32 @@ pub struct Answer<'a> {
     pub usage: Usage,
 }
 
+/// Appends a text or a list as JSON.
+fn write_json<T: Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
+    // Writing to memory cannot fail.
+    let _ = serde_json::to_writer(out, value);
+}
+
 fn counts(out: &mut Vec<u8>, usage: Usage) {
-    out.extend_from_slice(b",\"usage\":{\"prompt_tokens\":");
-    decimal(out, usage.prompt_tokens.into());
-    out.extend_from_slice(b",\"completion_tokens\":");
-    decimal(out, usage.completion_tokens.into());
-    out.extend_from_slice(b",\"total_tokens\":");
-    decimal(
-        out,
-        u64::from(usage.prompt_tokens) + u64::from(usage.completion_tokens),
-    );
-    out.push(b'}');
+    let Usage {
+        prompt_tokens,
+        completion_tokens,
+    } = usage;
+    let total_tokens = u64::from(prompt_tokens) + u64::from(completion_tokens);
+    let usage = json!({"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens,
+        "total_tokens": total_tokens});
+    out.extend_from_slice(b",\"usage\":");
+    write_json(out, &usage);
 }
 
-/// Appends the body of `GET /v1/models`.
-pub fn models(out: &mut Vec<u8>, model: &str, created: u64) {
-    out.extend_from_slice(b"{\"object\":\"list\",\"data\":[{\"id\":");
-    string(out, model);
-    out.extend_from_slice(b",\"object\":\"model\",\"created\":");
-    decimal(out, created);
-    out.extend_from_slice(b",\"owned_by\":\"qdl\"}]}");
+/// The body of `GET /v1/models`.
+pub fn models(model: &str, created: u64) -> String {
+    let model = json!({"id": model, "object": "model", "created": created, "owned_by": "qdl"});
+    json!({"object": "list", "data": [model]}).to_string()
 }
 
-/// Appends the body of `GET /health`: the number of accelerators that take requests.
-pub fn health(out: &mut Vec<u8>, accelerators: u32) {
-    let status = if accelerators > 0 {
-        "ok"
-    } else {
-        "unavailable"
-    };
-    out.extend_from_slice(b"{\"status\":");
-    string(out, status);
-    out.extend_from_slice(b",\"accelerators\":");
-    decimal(out, accelerators.into());
-    out.push(b'}');
-}
-
-fn decimal(out: &mut Vec<u8>, mut value: u64) {
-    let mut digits = [0; 20];
-    let mut begin = digits.len();
-    loop {
-        begin -= 1;
-        digits[begin] = b'0' + u8::try_from(value % 10).unwrap_or(0);
-        value /= 10;
-        if value == 0 {
-            break;
-        }
-    }
-    out.extend_from_slice(&digits[begin..]);
+/// The body of `GET /health`: the connections to accelerators that are up.
+pub fn health(connections: usize) -> String {
+    let status = if connections > 0 { "ok" } else { "unavailable" };
+    json!({"status": status, "connections": connections}).to_string()
 }

@@ -57,7 +57,7 @@ impl Text {
     ///
     /// # Errors
     ///
-    /// [`TextError::File`]. A chat template with an error is reported by [`Text::chat_template`].
+    /// [`TextError::File`]. A chat template with an error is reported by [`Text::encode_chat`].
     pub fn open(folder: &Path) -> Result<Self, TextError> {
         let path = folder.join("tokenizer.json");
         let json = read(&path)?.ok_or_else(|| TextError::File {
@@ -133,18 +133,6 @@ impl Text {
         self.ids(&template.render(messages)?, false)
     }
 
-    /// Whether conversations can be encoded.
-    ///
-    /// # Errors
-    ///
-    /// [`TextError::NoTemplate`].
-    pub fn chat_template(&self) -> Result<(), TextError> {
-        self.template
-            .as_ref()
-            .map(|_| ())
-            .map_err(|it| TextError::NoTemplate(it.clone()))
-    }
-
     /// The text of `ids`, all at once. Ids outside the vocabulary have none.
     pub fn decode(&self, ids: &[i32], skip_special_tokens: bool) -> String {
         let ids: Vec<u32> = ids
@@ -176,10 +164,7 @@ impl Text {
             let sent = ids.iter().filter(|id| !self.is_special(**id)).count();
             let text = self.decode(ids, true);
             let counted = self.ids(&text, false).map_or(0, |ids| ids.len());
-            if counted != sent {
-                result.differing += 1;
-                result.example.get_or_insert(result.tried - 1);
-            }
+            result.differing += usize::from(counted != sent);
         }
         result
     }
@@ -222,8 +207,6 @@ pub struct RoundTrip {
     pub tried: usize,
     /// Samples whose text has another number of ids.
     pub differing: usize,
-    /// Which sample is the first of them, from 0.
-    pub example: Option<usize>,
 }
 
 /// A file's bytes, `None` if there is no such file.

@@ -1,11 +1,14 @@
 use std::collections::HashMap;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::openai::Message;
+use crate::{
+    answer::TokenReader,
+    openai::{Endpoint, Finish, Message, parse},
+};
 
 fn open(tokenizer: &Value, config: &Value) -> Text {
     let folder = tempfile::tempdir().unwrap();
@@ -145,10 +148,8 @@ fn messages_become_the_template_s_text_with_each_special_token_once() {
         .to_string();
     assert!(error.ends_with("no system: system"), "{error}");
 
-    assert!(matches!(
-        words().chat_template(),
-        Err(TextError::NoTemplate(_))
-    ));
+    let error = words().encode_chat(&messages("user", "x")).unwrap_err();
+    assert!(matches!(error, TextError::NoTemplate(_)), "{error}");
     for template in [
         "{% for a in range(9999) %}{% for b in range(9999) %}x{% endfor %}{% endfor %}",
         "{% set n = namespace(x='xxxxxxxx') %}{% for a in range(60) %}{% set n.x = n.x ~ n.x %}\
@@ -160,12 +161,8 @@ fn messages_become_the_template_s_text_with_each_special_token_once() {
         assert!(matches!(error, TextError::Messages(_)), "{error}");
     }
     let text = byte_level(&json!({"chat_template": "{% if %}"}));
-    assert!(
-        text.chat_template()
-            .unwrap_err()
-            .to_string()
-            .contains("chat:1")
-    );
+    let error = text.encode_chat(&messages("user", "x")).unwrap_err();
+    assert!(error.to_string().contains("chat:1"), "{error}");
 }
 
 #[test]
@@ -179,8 +176,7 @@ fn a_number_of_ids_that_the_text_does_not_have_is_found() {
         found,
         RoundTrip {
             tried: 3,
-            differing: 1,
-            example: Some(1)
+            differing: 1
         }
     );
 }
@@ -242,6 +238,28 @@ fn the_stop_string_that_is_complete_first_ends_the_text() {
         }
     );
     assert_eq!(stops.finish(), "\n");
+}
+
+#[test]
+fn an_answer_at_its_limit_has_ended_by_itself_only_with_an_end_token_that_counts() {
+    let model = Arc::new(words());
+    for (ignore_eos, last, reason) in [
+        (false, 2, Finish::Stop),
+        (false, 50, Finish::Length),
+        (true, 2, Finish::Length),
+        (true, 7, Finish::Stop),
+    ] {
+        let body = json!({"prompt": [1], "ignore_eos": ignore_eos, "stop_token_ids": [7]});
+        let asked = parse(Endpoint::Completions, body.to_string().as_bytes()).unwrap();
+        let reader = || TokenReader::new(Some(model.clone()), &asked, 2);
+        let mut end_comes_with_it = reader();
+        assert_eq!(end_comes_with_it.read(50, false), None);
+        assert_eq!(end_comes_with_it.read(last, true), Some(reason));
+        let mut end_comes_later = reader();
+        assert_eq!(end_comes_later.read(50, false), None);
+        assert_eq!(end_comes_later.read(last, false), None);
+        assert_eq!(end_comes_later.read_end(), reason);
+    }
 }
 
 static TOKENIZERS: LazyLock<[Text; 5]> = LazyLock::new(|| {

@@ -9,7 +9,6 @@ use super::{Place, TOKENS, VOCAB, events, expected};
 
 const PROMPT: [i32; 3] = [1, 2, 3];
 const LIMIT: Duration = Duration::from_secs(120);
-const INSTALL: &str = "`python3 -m venv .deps/openai`, then `.deps/openai/bin/pip install openai`";
 
 /// A model folder: words `w0` to `w999`, and a chat that is its messages.
 fn model_dir() -> tempfile::TempDir {
@@ -35,17 +34,17 @@ fn words(ids: &[i32]) -> String {
     words.join(" ")
 }
 
-/// A Python with the package `openai`, if there is one.
+/// The Python of `cargo xtask setup`, if it has the package `openai`.
 fn python() -> Option<PathBuf> {
-    let named = std::env::var_os("QDL_OPENAI_PYTHON").map(PathBuf::from);
-    let own = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../.deps/openai/bin/python");
-    named.or(Some(own)).filter(|path| path.is_file())
+    let venv = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../.deps/venv");
+    let has_openai = venv.join("openai").is_file();
+    has_openai.then(|| venv.join("bin/python"))
 }
 
 #[test]
 fn openais_own_client_gets_texts_streams_stops_usage_and_its_errors() {
     let Some(python) = python() else {
-        return println!("skipped: no Python with the package openai: {INSTALL}");
+        return println!("skipped: no Python with the package openai: `cargo xtask setup`");
     };
     let model = model_dir();
     let gateway = format!(", requests: 2, model_dir: {}", model.path().display());

@@ -6,14 +6,10 @@ use serde_json::{Value, json};
 
 use super::{Place, TOKENS, request};
 
-/// The output of `qdl endpoints compare`, and whether it found nothing.
-fn compare(run: &Path, client: &Path) -> (String, bool) {
+/// The output of a command of `qdl endpoints`, and whether all is well.
+fn endpoints(task: &str, paths: &[&Path]) -> (String, bool) {
     let mut qdl = Command::new(env!("CARGO_BIN_EXE_qdl"));
-    let output = qdl
-        .args(["endpoints", "compare"])
-        .arg(run)
-        .arg(client)
-        .output();
+    let output = qdl.args(["endpoints", task]).args(paths).output();
     let output = output.expect("runs");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -68,15 +64,62 @@ fn a_gateways_end_leaves_its_figures_and_they_are_compared_with_a_clients() {
 
     let folder = tempfile::tempdir().expect("a folder");
     client(folder.path(), 3);
-    let (said, is_well) = compare(run.path(), folder.path());
+    let (said, is_well) = endpoints("compare", &[run.path(), folder.path()]);
     assert!(is_well && said.contains("The whole run counts"), "{said}");
     assert!(said.contains("The client is a bottleneck"), "{said}");
     client(folder.path(), 2);
-    let (said, is_well) = compare(run.path(), folder.path());
+    let (said, is_well) = endpoints("compare", &[run.path(), folder.path()]);
     assert!(
         !is_well && said.contains("1 of 3 completed samples have no finish_reason"),
         "{said}"
     );
-    let (said, is_well) = compare(run.path(), &run.path().join("none.json"));
+    let (said, is_well) = endpoints("compare", &[run.path(), &run.path().join("none.json")]);
     assert!(!is_well && said.contains("none.json"), "{said}");
+}
+
+#[test]
+fn a_running_gateway_is_described_with_its_round_trip_and_a_draft_with_holes_is_refused() {
+    let (run, client) = (tempfile::tempdir(), tempfile::tempdir());
+    let (run, client) = (run.expect("a folder"), client.expect("a folder"));
+    let mut place = Place::with_output(2, 500, "", Some(run.path()));
+    let config = json!({
+        "model_params": {"name": "m"},
+        "settings": {"load_pattern": {"type": "concurrency", "target_concurrency": 64}},
+        "endpoint_config": {"endpoints": [format!("http://{}", place.address)]},
+    });
+    let file = client.path().join("config.yaml");
+    std::fs::write(&file, config.to_string()).expect("a file");
+    let paths = [run.path(), client.path()];
+    let (said, is_well) = endpoints("describe", &paths);
+    assert!(is_well, "{said}");
+    let read = |name: &str| std::fs::read_to_string(client.path().join(name)).expect(name);
+    let network = read("documentation/network.md");
+    for words in [
+        "p50 ",
+        " of 500 |",
+        "| IP routers on the way | 0 |",
+        "loopback: one machine",
+    ] {
+        assert!(network.contains(words), "{words}: {network}");
+    }
+    let rows = network.lines().filter(|line| line.starts_with("| node-"));
+    let measured = rows.filter(|row| row.contains("| tokens |") && row.ends_with(" us |"));
+    assert_eq!(measured.count(), 2, "{network}");
+    let system: Value = serde_json::from_str(&read("system_desc.json")).expect("JSON");
+    assert_eq!(system["system_node_ensemble_total"], 1, "{system}");
+    assert!(read("point.yaml").contains("concurrency: 64"));
+    let (said, is_well) = endpoints("describe", &paths);
+    assert!(
+        is_well && said.contains("point.yaml: kept, it exists"),
+        "{said}"
+    );
+
+    let (said, is_well) = endpoints("check", &[client.path()]);
+    assert!(
+        !is_well && said.contains("point.yaml:4: region: \"FILL IN"),
+        "{said}"
+    );
+    place.gateway.end();
+    let (said, is_well) = endpoints("describe", &paths);
+    assert!(!is_well && said.contains(&place.address), "{said}");
 }

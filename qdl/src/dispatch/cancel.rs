@@ -5,10 +5,10 @@
 //!                        \-> in a slot: a cancel goes to its accelerator, which answers or refuses
 //! ```
 //!
-//! The sample may move during the search, so the dispatcher notes the id first. Each thread that is
-//! about to post a sample, or to send it again, looks for a note. A thread that holds a connection's send
-//! token looks at the connection's ring and slots: nothing else posts there meanwhile, and a poster
-//! that gets the token later sees the note.
+//! The sample may move during the search, so the dispatcher notes the id first. Each thread
+//! that is about to post a sample, or to send it again, looks for a note. A thread that holds a
+//! connection's send token looks at the connection's ring and slots: nothing else posts there
+//! meanwhile, and a poster that gets the token later sees the note.
 
 use std::{
     collections::HashMap,

@@ -56,10 +56,13 @@ impl Dispatcher {
         self.shared.ends.lost_cancelled.load(Ordering::Relaxed)
     }
 
-    /// Whether a sample with this id is in flight. Call it while no other thread posts.
-    pub fn is_in_flight(&self, id: u64) -> bool {
-        let mut connections = self.shared.connections.iter();
-        connections.any(|c| c.tracker.granted().any(|(_, of)| of == id))
+    /// How often the sample with this id has lost its connection, if it is in flight. Call it while
+    /// no other thread posts.
+    pub fn losses_in_flight(&self, id: u64) -> Option<u16> {
+        self.shared.connections.iter().find_map(|c| {
+            let (imm, _) = c.tracker.granted().find(|(_, of)| *of == id)?;
+            Some(c.tracker.arrived(imm.slot())?.history.tries.losses)
+        })
     }
 
     /// Bytes on their way to a peer by the books of a policy by health.

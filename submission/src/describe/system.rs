@@ -83,14 +83,38 @@ fn known(
     field: &str,
 ) -> Value {
     let text = |text: String| Value::String(text);
-    let nodes = || system.sut().iter().map(|machine| &machine.node);
-    let each = |of: &dyn Fn(&Node) -> String| text(distinct(nodes().map(of)));
+    if let Some(value) = of_nodes(system.sut(), field) {
+        return value;
+    }
     match field {
         "division" => text(division.name().to_owned()),
         "submitter" => text(form.submitter.to_string()),
         "system_type" => text(round.system_type.clone()),
         "status" => text(form.status.clone()),
         "number_of_nodes" => Value::from(system.sut().len()),
+        "is_network" => text("True".to_owned()),
+        "network_type" => text(network_type(form, system)),
+        "network_media" => text(media(form, system)),
+        "network_rate" => text(distinct(ports(system).map(speed))),
+        "nic_loadgen" => text(distinct(system.frontend.ports().map(what))),
+        "number_nic_loadgen" => Value::from(system.frontend.ports().count()),
+        "net_software_stack_loadgen" => text(stack(&system.frontend)),
+        "network_protocol" => text(protocol(form, system)),
+        "number_connections" => Value::from(system.connections),
+        "nic_sut" => text(distinct(system.sut_ports().map(what))),
+        "number_nic_sut" => Value::from(system.sut_ports().count()),
+        "net_software_stack_sut" => text(distinct(system.sut().iter().map(stack))),
+        "network_topology" => text(topology(form, system)),
+        _ => text(String::new()),
+    }
+}
+
+/// A field that the machines of an SUT report by themselves; `None` for any other field.
+pub(crate) fn of_nodes(sut: &[UsedNode], field: &str) -> Option<Value> {
+    let text = |text: String| Value::String(text);
+    let nodes = || sut.iter().map(|machine| &machine.node);
+    let each = |of: &dyn Fn(&Node) -> String| text(distinct(nodes().map(of)));
+    Some(match field {
         "host_processor_model_name" => each(&|n| n.processors.model.clone()),
         "host_processors_per_node" => most(nodes().map(|n| u64::from(n.processors.sockets))),
         "host_processor_core_count" => each(&|n| n.processors.cores_per_socket.to_string()),
@@ -119,21 +143,8 @@ fn known(
         }
         "operating_system" => each(&|n| format!("{}, Linux {}", n.operating_system, n.kernel)),
         "other_software_stack" => each(&|n| n.gpu_driver.clone()),
-        "is_network" => text("True".to_owned()),
-        "network_type" => text(network_type(form, system)),
-        "network_media" => text(media(form, system)),
-        "network_rate" => text(distinct(ports(system).map(speed))),
-        "nic_loadgen" => text(distinct(system.frontend.ports().map(what))),
-        "number_nic_loadgen" => Value::from(system.frontend.ports().count()),
-        "net_software_stack_loadgen" => text(stack(&system.frontend)),
-        "network_protocol" => text(protocol(form, system)),
-        "number_connections" => Value::from(system.connections),
-        "nic_sut" => text(distinct(system.sut_ports().map(what))),
-        "number_nic_sut" => Value::from(system.sut_ports().count()),
-        "net_software_stack_sut" => text(distinct(system.sut().iter().map(stack))),
-        "network_topology" => text(topology(form, system)),
-        _ => text(String::new()),
-    }
+        _ => return None,
+    })
 }
 
 fn ports(system: &DescribedSystem) -> impl Iterator<Item = &Nic> {
@@ -149,7 +160,7 @@ pub(super) fn media(form: &Form, system: &DescribedSystem) -> String {
 }
 
 /// Joins distinct texts in their order; skips empty ones.
-pub(super) fn distinct(all: impl Iterator<Item = String>) -> String {
+pub(crate) fn distinct(all: impl Iterator<Item = String>) -> String {
     let mut seen: Vec<String> = Vec::new();
     for one in all.filter(|one| !one.is_empty()) {
         if !seen.contains(&one) {
@@ -236,7 +247,7 @@ fn what(nic: &Nic) -> String {
 }
 
 /// Link speed as `200G` or `10M`.
-pub(super) fn speed(nic: &Nic) -> String {
+pub(crate) fn speed(nic: &Nic) -> String {
     match nic.speed_mbps {
         Some(mbps) if mbps >= 1000 => format!("{}G", mbps as f64 / 1000.0),
         Some(mbps) => format!("{mbps}M"),

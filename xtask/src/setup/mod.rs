@@ -47,6 +47,7 @@ pub fn run(root: &Path, models: Models) -> Result<()> {
     let began = Instant::now();
     let _one_at_a_time = sources(root)?;
     packages(root)?;
+    step("OpenAI's client", || python::openai(root))?;
     step("tiny BERT model", || models::bert_tiny(root))?;
     step("tiny language model", || llm::tiny(root))?;
     language_model(root)?;

@@ -109,19 +109,31 @@ pub fn environment(root: &Path) -> Result<Option<String>> {
 /// Installs the packages into the [`environment`], unless they are there.
 pub fn ensure(root: &Path) -> Result<Option<String>> {
     let (stamp, wanted) = stamp(root)?;
-    if is_stamped(&stamp, &wanted) {
+    install(root, &requirements(root), &stamp, &wanted)
+}
+
+/// Installs OpenAI's client for a test of `qdl-cli`, unless it is there. Its stamp is its own: the
+/// models' stamp decides whether these are written again.
+pub fn openai(root: &Path) -> Result<Option<String>> {
+    let pinned = root.join("qdl-cli/tests/gateway/openai.lock");
+    let wanted = format!("openai {}\n", sha256(std::slice::from_ref(&pinned))?);
+    install(root, &pinned, &deps(root).join("venv/openai"), &wanted)
+}
+
+fn install(root: &Path, pinned: &Path, stamp: &Path, wanted: &str) -> Result<Option<String>> {
+    if is_stamped(stamp, wanted) {
         return Ok(None);
     }
     let mut install = Command::new(interpreter(root));
     install
         .args(["-m", "pip", "install", "--no-input"])
         .args(["--only-binary=:all:", "--require-hashes", "--requirement"])
-        .arg(requirements(root))
+        .arg(pinned)
         // The machine's other pip settings apply; these two make no sense in a virtual environment.
         .env("PIP_USER", "0")
         .env("PIP_REQUIRE_VIRTUALENV", "0");
     run_quietly("pip install", &mut install, DEADLINE)?;
-    write_stamp(&stamp, &wanted)?;
+    write_stamp(stamp, wanted)?;
     Ok(Some("installed".to_owned()))
 }
 
