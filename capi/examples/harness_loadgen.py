@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A harness in Python: LoadGen's own package (`pip install mlcommons-loadgen`) over accelerators.
 
-    harness_loadgen.py CONFIG SAMPLES.npy OUT [--scenario Server] [--accuracy] [--tokens] [--qps N] [--ms N]
+    harness_loadgen.py CONFIG SAMPLES.npy OUT [--scenario Server] [--accuracy] [--tokens] [--KEY N]
 
 CONFIG is a frontend's YAML; a row of SAMPLES.npy is a sample; OUT gets LoadGen's logs.
 """
@@ -23,8 +23,8 @@ def arguments():
     parser.add_argument("--scenario", default="Offline")
     parser.add_argument("--accuracy", action="store_true")
     parser.add_argument("--tokens", action="store_true", help="measure first tokens")
-    parser.add_argument("--qps", type=float, default=1000)
-    parser.add_argument("--ms", type=int, default=1000)
+    for name, default in [("qps", 1000), ("ms", 1000), ("queries", 1), ("limit_ms", 1000)]:
+        parser.add_argument(f"--{name}", type=int, default=default)
     return parser.parse_args()
 
 
@@ -58,10 +58,9 @@ def main():
     settings.scenario = getattr(lg.TestScenario, args.scenario)
     settings.mode = lg.TestMode.AccuracyOnly if args.accuracy else lg.TestMode.PerformanceOnly
     settings.offline_expected_qps = settings.server_target_qps = args.qps
-    settings.server_target_latency_ns = settings.ttft_latency = settings.tpot_latency = 10**9
+    settings.server_target_latency_ns = settings.ttft_latency = settings.tpot_latency = args.limit_ms * 10**6
     settings.use_token_latencies = args.tokens
-    settings.min_duration_ms, settings.min_query_count = args.ms, 1
-    logs = lg.LogSettings()
+    settings.min_duration_ms, settings.min_query_count, logs = args.ms, args.queries, lg.LogSettings()
     logs.log_output.outdir = args.out
     poller = threading.Thread(target=complete)
     poller.start()
@@ -73,7 +72,6 @@ def main():
     name = cluster.name()
     cluster.finish()
     print(json.dumps({"name": name, "failed": failed[:3], "ledger": cluster.record()["ledger"]}))
-    cluster.close()
     lg.DestroyQSL(qsl)
     lg.DestroyFastSUT(sut)
 
