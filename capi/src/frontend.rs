@@ -172,46 +172,47 @@ impl Frontend {
     /// Checks samples, and finds their memory.
     fn samples(&self, sources: &Sources, all: &[qdl_sample]) -> Result<Vec<Sample>, Failure> {
         let issued_ns = now_ns();
-        let sample = |(i, s): (usize, &qdl_sample)| {
-            let refuse = |why: &dyn std::fmt::Display| {
-                Failure::usage(format!(
-                    "samples[{i}] (id {}): {why}; none was issued",
-                    s.id
-                ))
-            };
-            if s.id == WARM_UP_ID {
-                return Err(refuse(&"2^64 - 1 is no id"));
-            }
-            let (source, offset) = sources.find(s.data, s.len).ok_or_else(|| {
-                let (len, at) = (s.len, s.data as usize);
-                refuse(&format!(
-                    "{len} bytes at {at:#x} lie in no registered memory"
-                ))
-            })?;
-            let has_options = s.flags & types::QDL_HAS_OPTIONS != 0;
-            let options = match has_options {
+        let sample =
+            |(i, s): (usize, &qdl_sample)| {
+                let refuse = |why: &dyn std::fmt::Display| {
+                    Failure::usage(format!(
+                        "samples[{i}] (id {}): {why}; none was issued",
+                        s.id
+                    ))
+                };
+                if s.id == WARM_UP_ID {
+                    return Err(refuse(&"2^64 - 1 is no id"));
+                }
+                let (source, offset) = sources.find(s.data, s.len).ok_or_else(|| {
+                    let (len, at) = (s.len, s.data as usize);
+                    refuse(&format!(
+                        "{len} bytes at {at:#x} lie in no registered memory"
+                    ))
+                })?;
+                let has_options = s.flags & types::QDL_HAS_OPTIONS != 0;
+                let options = match has_options {
                 false => 0,
                 true => self.options_len(sources, source, offset, s.len).ok_or_else(|| {
-                    refuse(&"no block of qdl_options_write begins there, or the model has no tokens")
+                    refuse(&"no block of qdl_options_write is there, or the model has no tokens")
                 })?,
             };
-            let payload = s.len as usize - options;
-            if self.lengths.rows(payload).is_none() {
-                let lengths = &self.lengths;
-                return Err(refuse(&format!(
-                    "{payload} bytes, and the model takes {lengths}"
-                )));
-            }
-            Ok(Sample {
-                id: s.id,
-                index: s.id,
-                source: SourceId(source as u16),
-                offset,
-                len: s.len,
-                issued_ns,
-                has_options,
-            })
-        };
+                let payload = s.len as usize - options;
+                if self.lengths.rows(payload).is_none() {
+                    let lengths = &self.lengths;
+                    return Err(refuse(&format!(
+                        "{payload} bytes, and the model takes {lengths}"
+                    )));
+                }
+                Ok(Sample {
+                    id: s.id,
+                    index: s.id,
+                    source: SourceId(source as u16),
+                    offset,
+                    len: s.len,
+                    issued_ns,
+                    has_options,
+                })
+            };
         all.iter().enumerate().map(sample).collect()
     }
 

@@ -225,17 +225,15 @@ fn wrong_samples_are_refused_by_name_and_none_is_issued() {
             short,
             "samples[1] (id 3): 15 bytes, and the model takes 16 bytes",
         ),
-        (optioned, "no block of qdl_options_write begins there"),
+        (optioned, "no block of qdl_options_write is there"),
         (reserved, "2^64 - 1 is no id"),
     ] {
         assert_eq!(pair.issue(&[good, wrong]), QDL_E_USAGE);
         assert!(said().contains(words), "{}", said());
     }
     // SAFETY: a null pointer is an error.
-    assert_eq!(
-        unsafe { qdl_issue(pair.cluster, ptr::null(), 1) },
-        QDL_E_USAGE
-    );
+    let refused = unsafe { qdl_issue(pair.cluster, ptr::null(), 1) };
+    assert_eq!(refused, QDL_E_USAGE);
     // SAFETY: no event is written.
     let n = unsafe { qdl_poll(pair.cluster, [NONE].as_mut_ptr(), 1, 0, &mut 0) };
     assert_eq!(n, 0);
@@ -320,7 +318,7 @@ fn tokens_come_in_parts_and_a_cancel_ends_their_sample() {
     assert_eq!(pair.issue(&[pair.sample(11, 0, 8)]), 0, "{}", said());
     let ticket = pair.arrival().ticket;
     // SAFETY: the pointer is of a value that lives through the call.
-    good(unsafe { qdl_cancel(pair.cluster, &raw const *&11, 1) });
+    good(unsafe { qdl_cancel(pair.cluster, [11].as_ptr(), 1) });
     // The cancel travels over the session.
     while pair.respond(ticket, QDL_PART, &tokens[..4]) == 0 {
         thread::sleep(Duration::from_millis(5));
