@@ -23,7 +23,7 @@ use crate::{
     events::{Bell, Notes},
     failure::Failure,
     frontend::Written,
-    handles::Numbered,
+    numbered::Numbered,
     tickets::Ticket,
     types::{self, qdl_answer, qdl_arrival},
 };

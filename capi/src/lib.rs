@@ -8,7 +8,7 @@
 //!
 //! * [`face`] has the functions of the header. Each checks its pointers, catches panics and returns
 //!   a code; [`failure`] keeps the text beside it. [`types`] has the structs of the header.
-//! * [`handles`] gives numbers for clusters, nodes and leases: a stale number is an error.
+//! * [`handles`] gives clusters, nodes and leases numbers ([`numbered`]): a stale one is an error.
 //! * [`frontend`] and [`events`] are the frontend's side, [`accelerator`] and [`tickets`] the
 //!   accelerator's.
 //!
@@ -20,6 +20,7 @@ pub mod face;
 mod failure;
 mod frontend;
 mod handles;
+mod numbered;
 mod sources;
 mod tickets;
 pub mod types;
