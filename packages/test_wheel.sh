@@ -44,6 +44,7 @@ began=$(seconds)
 inside /venv/bin/pip install --quiet --no-index --find-links /wheels "$what"
 installed=$(seconds)
 # shellcheck disable=SC2086 # no flag, or one
+inside /venv/bin/python -c "import qdl" || { echo "FAIL: import qdl"; exit 1; }
 inside /venv/bin/qdl demo --output /tmp/demo $llm >"$work/demo" 2>&1 ||
     { cat "$work/demo"; echo "FAIL: the demo"; exit 1; }
 tail -24 "$work/demo"

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Writes the wheels of the programs and of the demo's language model.
 
-    wheel.py PROGRAM VERSION OUT        PROGRAM: `qdl`, stripped; OUT: a folder
+    wheel.py PROGRAM LIBRARY VERSION OUT        PROGRAM, LIBRARY: `qdl`, `libqdl.so`; OUT: a folder
 
 The first wheel has the program once and two scripts that start it under the names `frontend` and
-`accelerator`; below share/qdl, where they lie as in the repository, the demo's files, the pages and
+`accelerator`; the package `qdl` with the library and its header; below share/qdl, where they lie as in the repository, the demo's files, the pages and
 the files for Slurm and Kubernetes. The second, which the extra `llm` asks for, has a language model and its questions; it is written if
 `cargo xtask setup` has fetched them. A wheel is a zip file whose last entry lists a hash of each
 other entry (packaging.python.org, "Binary distribution format").
@@ -27,7 +27,8 @@ NAMES = ["frontend", "accelerator"]
 DEMO = ["configs/demo/*.yaml", "configs/llm/*.yaml", ".deps/models/digits.*[!e]"]
 DEMO += [f"models/{name}.py" for name in ["capitals", "bpe", "gguf", "tokens_file"]]
 # By their endings: packages/kubernetes/token is a secret.
-GUIDES = ["README.md", "docs/*", "packages/slurm.sh", "packages/kubernetes/**/*.yaml"]
+PACKAGE = ["capi/python/qdl/*.py", "capi/python/qdl/py.typed", "capi/include/qdl.h"]
+GUIDES = ["capi/examples/*", "README.md", "docs/*", "packages/slurm.sh", "packages/kubernetes/**/*.yaml"]
 GUIDES += [f"models/{name}.py" for name in ["own_model", "convert_tokens"]]
 LLM = [".deps/models/smollm2-q8.onnx", ".deps/models/capitals.tokens", ".deps/models/capitals.json"]
 LLM += [f".deps/models/smollm2/{name}.json" for name in ["tokenizer", "tokenizer_config", "generation_config"]]
@@ -73,7 +74,6 @@ class Wheel:
             f"Summary: {summary}",
             "License: Apache-2.0",
             "License-File: LICENSES.txt",
-            "Requires-Python: >=3.11",
             *fields,
         ]
         pure = str(self.tag.endswith("-any")).lower()
@@ -88,15 +88,21 @@ class Wheel:
         print(f"{self.path.name:<64} {self.path.stat().st_size / 1e6:6.1f} MB")
 
 
-def programs(program, version, out):
+def programs(program, library, version, out):
     wheel = Wheel(out, "qdl", version, f"py3-none-{PLATFORM}")
     scripts = f"{wheel.stem}.data/scripts"
     wheel.add(f"{scripts}/qdl", program.read_bytes(), executable=True)
     for name in NAMES:
         wheel.add(f"{scripts}/{name}", START.format(name).encode(), executable=True)
+    wheel.add("qdl/libqdl.so", library.read_bytes())
+    for file in (file for pattern in PACKAGE for file in sorted(ROOT.glob(pattern))):
+        wheel.add(f"qdl/{file.name}", file.read_bytes())
     wheel.share(DEMO + GUIDES)
     fields = [
-        f"Requires-Dist: {ONNX_RUNTIME}",
+        # The package runs on 3.9; the demo's engine has wheels from 3.11 on.
+        "Requires-Python: >=3.9",
+        "Requires-Dist: numpy",
+        f'Requires-Dist: {ONNX_RUNTIME} ; python_version >= "3.11"',
         "Provides-Extra: llm",
         f"Requires-Dist: qdl-demo-llm=={version} ; extra == 'llm'",
     ]
@@ -115,13 +121,14 @@ def language_model(version, out):
         "Names of countries and capitals: package countryinfo, MIT.\n\n"
     )
     text += (ROOT / "LICENSE").read_text()
-    wheel.close("The language model of `qdl demo --llm` and `--gateway`: SmolLM2-135M-Instruct", [], text)
+    wheel.close("The language model of `qdl demo --llm` and `--gateway`: SmolLM2-135M-Instruct", ["Requires-Python: >=3.11"], text)
 
 
 def main():
-    program, version, out = pathlib.Path(sys.argv[1]), sys.argv[2], pathlib.Path(sys.argv[3])
+    program, library, out = (pathlib.Path(sys.argv[i]) for i in [1, 2, 4])
+    version = sys.argv[3]
     out.mkdir(parents=True, exist_ok=True)
-    programs(program, version, out)
+    programs(program, library, version, out)
     language_model(version, out)
 
 

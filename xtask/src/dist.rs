@@ -27,10 +27,19 @@ pub fn run_dist(root: &Path, check: bool) -> Result<i32> {
     let stripped = out.join("qdl");
     std::fs::copy(built.join("qdl"), &stripped)
         .with_context(|| format!("cannot write {}", stripped.display()))?;
-    let mut strip = Command::new("strip");
-    script(strip.arg("--strip-all").arg(&stripped))?;
+    let library = out.join("libqdl.so");
+    let built = programs::library(root)?;
+    std::fs::copy(&built, &library)
+        .with_context(|| format!("cannot write {}", library.display()))?;
+    for file in [&stripped, &library] {
+        // `--strip-all` keeps the symbols of a library that programs link with.
+        script(Command::new("strip").arg("--strip-all").arg(file))?;
+    }
     let mut wheel = Command::new(root.join(".deps/venv/bin/python"));
-    wheel.arg(root.join("packages/wheel.py")).arg(&stripped);
+    wheel
+        .arg(root.join("packages/wheel.py"))
+        .arg(&stripped)
+        .arg(&library);
     wheel.arg(env!("CARGO_PKG_VERSION")).arg(&out);
     script(wheel.env("PYTHONDONTWRITEBYTECODE", "1"))?;
     if on_path("dpkg-deb") {

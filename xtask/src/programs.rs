@@ -18,6 +18,18 @@ pub const QUICK: &str = "quick";
 /// Limit for a release build on two slow cores.
 const BUILD: Duration = Duration::from_secs(3600);
 
+/// Builds the library `libqdl.so` of a release and returns its path. As a shared library alone:
+/// cargo optimises no crate that is also a `lib` across its dependencies.
+pub fn library(root: &Path) -> Result<PathBuf> {
+    let mut command = cargo(root);
+    command.args(["rustc", "--profile", RELEASE, "--locked"]);
+    command.arg("--target-dir").arg(target(root));
+    command.args(["--package", "capi", "--lib", "--crate-type", "cdylib"]);
+    let status = run("cargo rustc", &mut command, BUILD)?;
+    ensure!(status.success(), "the library does not build");
+    Ok(target(root).join(RELEASE).join("libcapi.so"))
+}
+
 /// Builds `qdl` with cargo's `profile`, links the names of the other two programs to it, and
 /// returns their folder. One program saves two links, which take minutes in `release`.
 pub fn build(root: &Path, profile: &str) -> Result<PathBuf> {

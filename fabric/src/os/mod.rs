@@ -28,7 +28,7 @@ mod threads;
 mod usage;
 
 pub use cpus::{BadCpuList, CpuList};
-pub(crate) use event::EventFd;
+pub use event::EventFd;
 pub use files::{more_open_files, open_files, set_open_files};
 pub use host::Host;
 pub(crate) use memory::{HUGE_PAGE, Mapping};

@@ -37,7 +37,7 @@ impl Lengths {
     ///
     /// # Errors
     /// [`NoLengths`] names the tensor.
-    pub(crate) fn of_outputs(model: &ModelSpec) -> Result<Self, NoLengths> {
+    pub fn of_outputs(model: &ModelSpec) -> Result<Self, NoLengths> {
         Lengths::of(model.outputs())
     }
 

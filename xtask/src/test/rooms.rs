@@ -26,6 +26,7 @@ view: qdl
 view machine program accelerator: report submission tune loadgen-bridge frontend
 view machine program: engines accelerator
 frontend: accelerator
+capi: report submission tune loadgen-bridge engines program accelerator frontend gateway
 gateway: record report submission tune loadgen-bridge engines accelerator frontend
 world: report submission tune loadgen-bridge program engines accelerator frontend
 fabric record qdl report submission tune engines accelerator frontend xtask: world
