@@ -390,6 +390,7 @@ fn from_face(own: &qdl_options) -> Result<RequestOptions, Failure> {
         } else {
             Vec::new()
         },
+        handle: Vec::new(),
     })
 }
 

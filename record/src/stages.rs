@@ -32,8 +32,8 @@ pub enum Stage {
     Completion,
     /// Post of the write -> NIC thread reads the response.
     RoundTrip,
-    /// A prefill node's first token -> the decode node's first part: the wait for a decode node, the
-    /// transfer of the KV cache, and a step. 0 where one node computes the whole answer.
+    /// A prefill node's first token -> the decode node's first part: the wait for a decode node,
+    /// the transfer of the KV cache, and a step. 0 where one node computes the whole answer.
     Transfer,
     /// Issue -> `QuerySamplesComplete` returns. Totals of consecutive samples overlap by the
     /// duration of that call, so their sum can exceed the run.

@@ -276,8 +276,8 @@ pub struct Ledger {
     pub responses: u64,
     /// Samples dispatched again because their connection was lost.
     pub redispatched: u64,
-    /// Answers of prefill nodes whose samples were dispatched again: mostly to a decode node, and to
-    /// a prefill node if the handle was stale.
+    /// Answers of prefill nodes whose samples were dispatched again: mostly to a decode node, and
+    /// to a prefill node if the handle was stale.
     #[serde(skip_serializing_if = "is_zero")]
     pub prefilled: u64,
     /// Refusals by accelerators: first, second and third refusals of a sample.

@@ -81,8 +81,8 @@ pub struct EngineUse {
     pub server_busy: u64,
     /// NaNs in the logits of the server's tokens, if the server counts them.
     pub nans: u64,
-    /// Prompts with a handle, on a decode node, and those of their tokens whose KV cache came from a
-    /// prefill node. The engine computed the rest.
+    /// Prompts with a handle, on a decode node, and those of their tokens whose KV cache came from
+    /// a prefill node. The engine computed the rest.
     #[serde(skip_serializing_if = "is_zero")]
     pub handles: u64,
     /// See `handles`.
@@ -148,7 +148,8 @@ impl NodeUse {
             nics: counts_since!(self.nics, nics: worked_us sleeps),
             engine: EngineUse {
                 events: e.events.clone().since(&b.events),
-                ..counts_since!(e, b: busy_us batches samples server_busy nans handles fetched_tokens)
+                ..counts_since!(e, b: busy_us batches samples server_busy nans handles
+                    fetched_tokens)
             },
             ..clocks
         }

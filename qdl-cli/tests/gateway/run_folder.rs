@@ -81,7 +81,7 @@ fn a_gateways_end_leaves_its_figures_and_they_are_compared_with_a_clients() {
 fn a_running_gateway_is_described_with_its_round_trip_and_a_draft_with_holes_is_refused() {
     let (run, client) = (tempfile::tempdir(), tempfile::tempdir());
     let (run, client) = (run.expect("a folder"), client.expect("a folder"));
-    let mut place = Place::with_output(2, 500, "", Some(run.path()));
+    let mut place = Place::with_output(&["both"; 2], 500, "", Some(run.path()));
     let config = json!({
         "model_params": {"name": "m"},
         "settings": {"load_pattern": {"type": "concurrency", "target_concurrency": 64}},

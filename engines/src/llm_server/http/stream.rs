@@ -234,7 +234,8 @@ impl LlmServer {
         }
     }
 
-    /// Reads an answer without a stream; returns its tokens, and the handle if it goes on elsewhere.
+    /// Reads an answer without a stream; returns its tokens, and the handle if it goes on at a
+    /// decode node.
     async fn read_whole(
         &self,
         body: &mut Incoming,

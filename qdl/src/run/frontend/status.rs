@@ -199,8 +199,8 @@ impl Cluster {
         (events, losses.concat())
     }
 
-    /// Options of a caller's request that every accelerator's engine acts on. [`RequestOptions::needs`] says
-    /// which options a request needs.
+    /// Options of a caller's request that every accelerator's engine acts on.
+    /// [`RequestOptions::needs`] says which options a request needs.
     ///
     /// [`RequestOptions::needs`]: crate::request::RequestOptions::needs
     pub fn options(&self) -> OptionSet {
