@@ -179,7 +179,7 @@ fn a_hole_is_refused_and_without_holes_the_official_checker_decides() {
         "# FILL IN marks a hole\nregion: FILL IN: low_latency\n",
     )
     .expect("written");
-    assert_eq!(run(&cli).expect("found"), false);
+    assert!(!run(&cli).expect("found"));
     error::write(&point, "# FILL IN marks a hole\nregion: low_latency\n").expect("written");
     let error = run(&cli).expect_err("no program").to_string();
     assert!(
