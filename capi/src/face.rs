@@ -442,6 +442,7 @@ mod tests {
             seed: Some(4),
             ignore_eos: true,
             stop_ids: vec![5, 6],
+            handle: Vec::new(),
         };
         for options in [all, RequestOptions::NONE] {
             let face = to_face(&options);
