@@ -55,7 +55,7 @@ typedef struct qdl_sample {
  * or QDL_FAILED. */
 enum {
     QDL_PART = 1,   /* bytes of an unfinished answer */
-    QDL_DONE = 2,   /* the whole answer, bytes of earlier parts included */
+    QDL_DONE = 2,   /* the whole answer: bytes of earlier parts, and those that no part brought */
     QDL_FAILED = 3, /* no answer: refused, cancelled or aborted; the bytes are the reason, as text */
     QDL_REFUSED = 4 /* of answers alone: the engine cannot run the sample */
 };
