@@ -47,7 +47,7 @@ pub fn run(root: &Path, models: Models) -> Result<()> {
     let began = Instant::now();
     let _one_at_a_time = sources(root)?;
     packages(root)?;
-    step("OpenAI's client", || python::openai(root))?;
+    step("Python packages of tests", || python::of_tests(root))?;
     step("tiny BERT model", || models::bert_tiny(root))?;
     step("tiny language model", || llm::tiny(root))?;
     language_model(root)?;

@@ -112,12 +112,12 @@ pub fn ensure(root: &Path) -> Result<Option<String>> {
     install(root, &requirements(root), &stamp, &wanted)
 }
 
-/// Installs OpenAI's client for a test of `qdl-cli`, unless it is there. Its stamp is its own: the
+/// Installs the packages of tests alone, unless they are there. Their stamp is their own: the
 /// models' stamp decides whether these are written again.
-pub fn openai(root: &Path) -> Result<Option<String>> {
-    let pinned = root.join("qdl-cli/tests/gateway/openai.lock");
-    let wanted = format!("openai {}\n", sha256(std::slice::from_ref(&pinned))?);
-    install(root, &pinned, &deps(root).join("venv/openai"), &wanted)
+pub fn of_tests(root: &Path) -> Result<Option<String>> {
+    let pinned = root.join("models/tests.lock");
+    let wanted = format!("tests {}\n", sha256(std::slice::from_ref(&pinned))?);
+    install(root, &pinned, &deps(root).join("venv/tests"), &wanted)
 }
 
 fn install(root: &Path, pinned: &Path, stamp: &Path, wanted: &str) -> Result<Option<String>> {
