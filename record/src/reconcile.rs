@@ -70,7 +70,10 @@ fn compare_tokens(run: &RunRecord, all: &mut Comparison) {
     // After a lost connection or a refusal, parts of an answer arrive a second time.
     if (l.lost_connections, l.emptied, l.refused) == (0, 0, [0; 3]) {
         // A prefill node's first token is handed over as a part.
-        let prefilled = t.first_tokens.map_or(0, |_| l.prefilled);
+        let prefilled = match &*t.stream {
+            "none" => 0,
+            _ => l.prefilled,
+        };
         let reported = "parts that the answers say they had before their last";
         all.same(
             ("parts handed over", t.parts_taken),
@@ -273,6 +276,34 @@ mod tests {
             let mut run = good(11);
             spoil(&mut run);
             assert_eq!(complaints(&run), expected);
+        }
+    }
+
+    #[test]
+    fn a_prefilled_sample_is_posted_and_answered_once_more() {
+        let with_roles = |stream: &str| {
+            let mut run = good(11);
+            let system = &mut run.system;
+            (system.ledger.posted, system.ledger.prefilled) = (22, 11);
+            let more = [5, 6].into_iter().zip(&mut system.connections);
+            for (n, c) in more {
+                (c.posted, c.samples) = (c.posted + n, c.samples + n);
+                (c.tx.writes, c.rx.writes) = (c.tx.writes + n, c.rx.writes + n);
+            }
+            let a = &mut system.accelerators[0];
+            (a.samples, a.arrived, a.batches) = (Some(22), Some(22), BatchSizes::default());
+            run.tokens = Some(TokenRecord {
+                parts_taken: if stream == "none" { 0 } else { 11 },
+                stream: stream.to_owned(),
+                ..TokenRecord::default()
+            });
+            run
+        };
+        for stream in ["none", "first", "all"] {
+            assert_eq!(complaints(&with_roles(stream)), "", "{stream}");
+            let mut run = with_roles(stream);
+            run.system.ledger.prefilled -= 1;
+            assert!(complaints(&run).contains("samples issued and sent again"));
         }
     }
 

@@ -5,7 +5,10 @@
 //!
 //! Source: `vllm/distributed/kv_transfer/kv_connector/v1/nixl` of vLLM 0.24 to 0.32.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::{
+    path::Path,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 use serde_json::{Value, json};
 
@@ -57,6 +60,27 @@ pub(super) fn handle_of(params: Option<&Value>) -> Result<Vec<u8>, String> {
     written.ok_or_else(|| NO_HANDLE.to_owned())
 }
 
+/// Says once what carries KV caches to this node, as UCX names it in the core's log
+/// (`UCX_LOG_LEVEL=info`): `cfg#1 rma_am(tcp/lo)` is of the first peer.
+pub(super) fn say_transport(log: &Path) {
+    let text = std::fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    match transport(&text) {
+        Some(by) if by.contains("tcp") => tracing::warn!(
+            "KV caches come over TCP (UCX: {by}): a prompt takes long; `UCX_TLS` and docs/roles.md \
+             say what else could carry them"
+        ),
+        Some(by) => tracing::info!("KV caches come by {by} (UCX)"),
+        None => {}
+    }
+}
+
+fn transport(log: &str) -> Option<&str> {
+    let is_of_peer = |line: &&str| line.contains("cfg#") && !line.contains("cfg#0");
+    let (_, rest) = log.lines().rfind(is_of_peer)?.split_once("rma")?;
+    Some(rest.split_once('(')?.1.split_once(')')?.0)
+}
+
 /// Counts of prompts with a handle.
 #[derive(Debug, Default)]
 pub(super) struct Fetched {
@@ -83,6 +107,16 @@ impl Fetched {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Lines of vLLM 0.32 with NIXL 1.5.1.
+    #[test]
+    fn the_transport_to_a_peer_is_the_last_that_ucx_names() {
+        let own = "UCX  INFO    a self|intra-node cfg#0 rma_am(tcp/lo)  amo_am(tcp/lo)";
+        let peer = "UCX  INFO    a inter-node cfg#1 rma(rc_mlx5/mlx5_0:1)  am(rc_mlx5/mlx5_0:1)";
+        assert_eq!(transport(own), None);
+        let log = format!("{own}\n{peer}\nother");
+        assert_eq!(transport(&log), Some("rc_mlx5/mlx5_0:1"));
+    }
 
     #[test]
     fn a_handle_survives_and_one_that_would_end_a_core_is_refused() {

@@ -26,7 +26,7 @@ mod zmtp;
 
 use std::{
     sync::{
-        Arc,
+        Arc, Once,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -48,7 +48,7 @@ use super::{
     ServerStart, Transport, Vllm,
     account::{self, Limits},
     process::ServerProcess,
-    roles::Fetched,
+    roles::{self, Fetched},
 };
 use crate::{
     EngineError, EngineParams,
@@ -69,6 +69,8 @@ pub struct CoreTransport {
     /// NaNs in the logits of all tokens.
     nans: Arc<AtomicU64>,
     fetched: Arc<Fetched>,
+    /// Done once the log has said what carries KV caches.
+    transport: Once,
 }
 
 impl Vllm {
@@ -130,6 +132,7 @@ impl Vllm {
             wake: Arc::new(Wake::new().map_err(|e| wrong("vllm", format!("no socket: {e}")))?),
             nans: Arc::default(),
             fetched: Arc::default(),
+            transport: Once::new(),
             config,
         };
         Ok(Self::new(model.spec, transport, process))
@@ -247,6 +250,10 @@ impl Transport for CoreTransport {
 
     fn server_counts(&self) -> ServerCounts {
         let nans = self.nans.load(Relaxed);
+        if self.fetched.counts().fetched_tokens > 0 {
+            self.transport
+                .call_once(|| roles::say_transport(&self.config.log));
+        }
         ServerCounts {
             nans,
             ..self.fetched.counts()

@@ -46,22 +46,29 @@ pub(super) fn launch(config: &VllmConfig, port: u16, role: NodeRole) -> Result<L
     };
     Ok(Launch {
         command: command(config, port),
-        env: gpus.into_iter().chain(side_channel(config, role)).collect(),
+        env: gpus.into_iter().chain(of_role(config, role)).collect(),
         cpus,
         node: config.numa,
         ..Launch::default()
     })
 }
 
-/// A port for NIXL's handshake between cores with roles, unless the user gives one: all cores of a
-/// machine have the same default.
-fn side_channel(config: &VllmConfig, role: NodeRole) -> Option<(String, String)> {
-    const NAME: &str = "VLLM_NIXL_SIDE_CHANNEL_PORT";
-    if role.is_both() || config.env_file.is_some() || std::env::var_os(NAME).is_some() {
-        return None;
+/// Variables of a core with a role, unless the user has set them: a port for NIXL's handshake, as
+/// all cores of a machine have the same default, and UCX's words on its transports.
+fn of_role(config: &VllmConfig, role: NodeRole) -> Vec<(String, String)> {
+    if role.is_both() || config.env_file.is_some() {
+        return Vec::new();
     }
-    let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).ok()?;
-    Some((NAME.to_owned(), free.local_addr().ok()?.port().to_string()))
+    let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|l| l.local_addr());
+    let port = free.ok().map(|address| address.port().to_string());
+    let port = port.map(|port| ("VLLM_NIXL_SIDE_CHANNEL_PORT", port));
+    let own = port
+        .into_iter()
+        .chain([("UCX_LOG_LEVEL", "info".to_owned())]);
+    let unset = own.filter(|(name, _)| std::env::var_os(name).is_none());
+    unset
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
 }
 
 fn cpus_of(node: u32) -> Result<Vec<usize>, String> {
