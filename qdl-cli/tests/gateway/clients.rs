@@ -37,7 +37,7 @@ fn words(ids: &[i32]) -> String {
 /// The Python of `cargo xtask setup`, if it has the package `openai`.
 fn python() -> Option<PathBuf> {
     let venv = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../.deps/venv");
-    let has_openai = venv.join("openai").is_file();
+    let has_openai = venv.join("tests").is_file();
     has_openai.then(|| venv.join("bin/python"))
 }
 
