@@ -217,7 +217,7 @@ impl World<'_> {
         for c in 0..self.seen.len() {
             let look = self.front.dispatcher.look(c);
             let left = look.in_flight + look.granted + look.ring;
-            if left > 0 || self.front.dispatcher.backlog() > 0 {
+            if left > 0 || look.prompts > 0 || self.front.dispatcher.backlog() > 0 {
                 self.wrong(format!("ledger: connection {c} at rest: {look:?}"));
             }
             if self.seen[c].is_doomed && look.up && self.plan.has_none(LATE_WORDS) {

@@ -4,9 +4,11 @@
 
 use qdl::request::RequestOptions;
 use record::NodeRole;
+use serde_json::Value;
 use smallvec::SmallVec;
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::Xxh3;
 
+use super::roles::{params_of, remote_decode};
 use crate::{EngineError, config::MAX_IN_FLIGHT, streaming::TooLong};
 
 /// The ids of one event: usually one, or a few if the server decodes several at a time. A list of
@@ -119,8 +121,12 @@ impl Limits {
         }
         let mut account = self.account(len, max);
         if !self.role.is_both() {
-            let bytes: Vec<u8> = into.iter().flat_map(|id| id.to_le_bytes()).collect();
-            account.seed = Some(xxh3_64(&bytes));
+            let mut hash = Xxh3::new();
+            into.iter().for_each(|id| hash.update(&id.to_le_bytes()));
+            account.seed = Some(hash.digest());
+        }
+        if !options.handle.is_empty() {
+            account.transfer = Some(Box::new(params_of(&options.handle)?));
         }
         if let Some(min) = options.min_tokens {
             account.min = (min as usize).min(account.max);
@@ -163,6 +169,7 @@ impl Limits {
             cached: 0,
             own_ends: None,
             hands_over,
+            transfer: hands_over.then(|| Box::new(remote_decode())),
             seed: None,
         }
     }
@@ -216,12 +223,19 @@ pub(super) struct Account {
     own_ends: Option<Box<OwnEnds>>,
     /// The answer may go on at a decode node.
     pub hands_over: bool,
+    /// `kv_transfer_params` of the request: keep the KV cache, or fetch it.
+    pub transfer: Option<Box<Value>>,
     /// Seed of sampling where the request has none: prefill and decode draw the first token from
     /// the prompt's.
     pub seed: Option<u64>,
 }
 
 impl Account {
+    /// Whether the request has a handle: its prompt's KV cache comes from a prefill node.
+    pub fn fetches(&self) -> bool {
+        self.transfer.is_some() && !self.hands_over
+    }
+
     /// Whether the answer goes on at a decode node: nothing but the limit of one token has ended it
     /// here.
     pub fn goes_on(&self) -> bool {

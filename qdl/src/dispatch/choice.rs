@@ -21,7 +21,7 @@ use crossbeam_utils::CachePadded;
 use record::NodeRole;
 
 use super::{
-    Attempt, Connection, DispatchEvent, DispatchState, Dispatcher, Sample, connection::BURST,
+    Attempt, Connection, DispatchEvent, DispatchState, Dispatcher, NEW, Sample, connection::BURST,
     posting::samples_of_burst,
 };
 use crate::{
@@ -231,7 +231,7 @@ impl DispatchState {
         // gets the token sees them too.
         fence(Ordering::SeqCst);
         // Roles and policies by health exclude each other.
-        let backlog = &self.backlogs[0];
+        let backlog = &self.backlogs[NEW];
         if backlog.is_empty() {
             return false;
         }

@@ -297,10 +297,14 @@ impl Connection {
                 }
             }
         }
-        self.prompt_bytes(|bytes| bytes + u64::from(sample.len));
+        self.begin_prompt(sample);
         self.post_at(link, slot, attempt, from, sample.has_options, now_ns)
             .map(|()| copied)
-            .inspect_err(|_| self.prompt_bytes(|bytes| bytes.saturating_sub(u64::from(sample.len))))
+            .inspect_err(|e| {
+                if e.is_ours {
+                    self.end_prompt(sample);
+                }
+            })
     }
 
     /// Posts these bytes of a source region through a reserved slot.

@@ -25,6 +25,8 @@ pub struct Look {
     pub backlog: u64,
     /// It waits until decode nodes have room.
     pub is_held_back: bool,
+    /// Bytes of the prompts in flight, to a prefill node.
+    pub prompts: u64,
     /// Slots that keep a handle for a decode node.
     pub handles: usize,
 }
@@ -47,6 +49,7 @@ impl Dispatcher {
                 false => self.shared.backlog(c).len(),
             },
             is_held_back: self.shared.is_held_back(c),
+            prompts: c.prompts.load(Ordering::Relaxed),
             handles: self.shared.handles.on(connection),
         }
     }

@@ -88,6 +88,10 @@ use prefill::Handles;
 use slots::SlotLimits;
 use warm_up::WarmUp;
 
+/// Backlogs of new samples, and of prefilled ones, which wait for a decode node.
+const NEW: usize = 0;
+const PREFILLED: usize = 1;
+
 /// Number of the next dispatcher of this process, from 1.
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
 
@@ -105,7 +109,7 @@ pub(crate) struct DispatchState {
     payloads: Payloads,
     issuing: Issuing,
     choice: Choice,
-    /// New samples, and prefilled ones, which wait for a decode node.
+    /// By [`NEW`] and [`PREFILLED`].
     backlogs: [Backlog; 2],
     cancels: Cancels,
     handles: Handles,
@@ -411,8 +415,8 @@ impl Dispatcher {
     pub(crate) fn queued(&self) -> QueueCounts {
         let s = &*self.shared;
         QueueCounts {
-            backlog_max: s.backlogs[0].max.load(Ordering::Relaxed),
-            backlogged: s.backlogs[0].waited.load(Ordering::Relaxed),
+            backlog_max: s.backlogs[NEW].max.load(Ordering::Relaxed),
+            backlogged: s.backlogs[NEW].waited.load(Ordering::Relaxed),
             handed_over: s.issuing.handed_over.load(Ordering::Relaxed),
         }
     }
@@ -492,13 +496,14 @@ impl DispatchState {
     /// The backlog of the samples that a connection takes.
     #[inline]
     fn backlog(&self, connection: &Connection) -> &Backlog {
-        &self.backlogs[usize::from(!connection.takes_new())]
+        match connection.takes_new() {
+            true => &self.backlogs[NEW],
+            false => &self.backlogs[PREFILLED],
+        }
     }
 
     fn complete_empty(&self, samples: &[Sample]) {
-        samples
-            .iter()
-            .for_each(|sample| self.drop_handle(sample.id));
+        samples.iter().for_each(|sample| self.end_handle(sample.id));
         self.owner.complete_empty(samples);
         let n = samples.len() as u64;
         self.ends.completed_empty.fetch_add(n, Ordering::Release);

@@ -16,7 +16,7 @@
 use std::{cell::Cell, iter};
 
 use super::{
-    Attempt, Connection, DispatchState, Dispatcher, Issuing, Sample, WARM_UP_ID,
+    Attempt, Connection, DispatchState, Dispatcher, Issuing, NEW, Sample, WARM_UP_ID,
     backlog::Backlog,
     connection::{BURST, NotPosted},
 };
@@ -148,7 +148,7 @@ impl Dispatcher {
         }
         let bursts_max = s.connections.len();
         let is_short = || Burst::are_at_most(samples, bursts_max, s.choice.samples_max());
-        let given = match s.backlogs[0].is_empty() && is_short() {
+        let given = match s.backlogs[NEW].is_empty() && is_short() {
             true => s.issue_bursts(samples),
             false => 0,
         };
@@ -306,7 +306,7 @@ impl DispatchState {
     /// them. Those for which a slot is free count as handed over, the rest as backlogged. Free
     /// slots are counted before the push, from the same loads that the arbiter reads.
     fn defer(&self, samples: &[Sample]) {
-        let (n, backlog) = (samples.len() as u64, &self.backlogs[0]);
+        let (n, backlog) = (samples.len() as u64, &self.backlogs[NEW]);
         let before = backlog.len();
         let free = self.free_slots(before.saturating_add(n));
         let handed_over = free.saturating_sub(before).min(n);
@@ -514,9 +514,13 @@ impl WriteSource for Requests<'_> {
                 if connection.takes_new() {
                     break (attempt, None);
                 }
-                if let Some(handle) = shared.handle_or_prefill_again(attempt, self.now_ns) {
+                let id = attempt.sample.id;
+                let handle = shared.fresh_handle(id, self.now_ns);
+                // A warm-up sample may have none.
+                if handle.is_some() || id == WARM_UP_ID {
                     break (attempt, handle);
                 }
+                shared.prefill_again(attempt);
             }
             shared.choice.undo(connection, attempt.sample.len);
         };

@@ -28,7 +28,9 @@ use std::{
 use record::NodeRole;
 
 use super::{
-    Attempt, Connection, DispatchState, WARM_UP_ID, connection::NotPosted, posting::Burst,
+    Attempt, Connection, DispatchState, NEW, PREFILLED, Sample, WARM_UP_ID,
+    connection::{NotPosted, Payloads},
+    posting::Burst,
 };
 use crate::{connection::tracker::InFlight, request::RequestOptions};
 use fabric::{Tx, clock::now_ns, os::lock};
@@ -65,8 +67,7 @@ pub(super) struct Prefilled {
     pub connection: usize,
     pub slot: u16,
     pub in_flight: InFlight,
-    /// Bytes of the first token, and of token and handle.
-    pub token: u32,
+    /// Bytes of token and handle.
     pub len: u32,
 }
 
@@ -105,21 +106,14 @@ impl DispatchState {
     pub(super) fn hand_over(&self, prefilled: &Prefilled) {
         let f = &prefilled.in_flight;
         let (id, from) = (f.sample.id, &self.connections[prefilled.connection]);
-        from.prompt_bytes(|bytes| bytes.saturating_sub(u64::from(f.sample.len)));
+        from.end_prompt(&f.sample);
         let mut attempt = f.attempt();
         let now = now_ns();
         attempt
             .history
             .tries
             .prefilled(now.saturating_sub(f.sample.issued_ns));
-        let handle = Handle {
-            connection: from.index,
-            epoch: from.epoch.load(Ordering::Acquire),
-            slot: prefilled.slot,
-            offset: prefilled.token,
-            len: prefilled.len - prefilled.token,
-            arrived_ns: now,
-        };
+        let handle = self.handle(from, prefilled.slot, prefilled.len, now);
         self.handles.insert(id, handle);
         self.handles.prefilled.fetch_add(1, Ordering::Relaxed);
         if self.end_if_cancelled(&attempt) {
@@ -133,7 +127,7 @@ impl DispatchState {
             let is_free = is_idle || to.is_crowded();
             self.post_or_leave(to, Burst::of(&attempt.sample), is_free, &mut 0);
         } else {
-            self.backlogs[1].push(std::iter::once(attempt));
+            self.backlogs[PREFILLED].push(std::iter::once(attempt));
             self.look_again(id);
             // A slot may have come free between the choice and the push.
             fence(Ordering::SeqCst);
@@ -145,28 +139,36 @@ impl DispatchState {
         }
     }
 
-    /// The handle of a sample that a decode connection is about to post; of a warm-up sample, none
-    /// if there is none. `None`: the handle is stale, and the sample waits for a prefill node.
-    pub(super) fn handle_or_prefill_again(
-        &self,
-        attempt: &Attempt,
-        now: u64,
-    ) -> Option<Option<Handle>> {
-        let id = attempt.sample.id;
-        let handle = self.handles.get(id).filter(|handle| {
+    /// The handle at the end of an answer of `len` bytes in this slot.
+    fn handle(&self, from: &Connection, slot: u16, len: u32, now: u64) -> Handle {
+        let offset = self.receiving.token_bytes;
+        Handle {
+            connection: from.index,
+            epoch: from.epoch.load(Ordering::Acquire),
+            slot,
+            offset,
+            len: len - offset,
+            arrived_ns: now,
+        }
+    }
+
+    /// The handle of a sample that a decode connection is about to post; `None` if it is stale.
+    pub(super) fn fresh_handle(&self, id: u64, now: u64) -> Option<Handle> {
+        self.handles.get(id).filter(|handle| {
             let from = &self.connections[handle.connection];
             from.up.load(Ordering::SeqCst)
                 && from.epoch.load(Ordering::Acquire) == handle.epoch
                 && now.saturating_sub(handle.arrived_ns) < HANDLE_NS
-        });
-        if handle.is_none() && id != WARM_UP_ID {
-            self.end_handle(id);
-            self.backlogs[0].push(std::iter::once(*attempt));
-            self.look_again(id);
-            self.wake_all();
-            return None;
-        }
-        Some(handle)
+        })
+    }
+
+    /// Lets a sample with a stale handle wait for a prefill node again.
+    pub(super) fn prefill_again(&self, attempt: &Attempt) {
+        let id = attempt.sample.id;
+        self.end_handle(id);
+        self.backlogs[NEW].push(std::iter::once(*attempt));
+        self.look_again(id);
+        self.wake_all();
     }
 
     /// Posts a sample on a decode connection, behind its handle.
@@ -193,36 +195,24 @@ impl DispatchState {
     /// Keeps the handle of a warm-up sample's answer, for the decode node of its pair; false if the
     /// answer has none.
     pub(super) fn keep_warm_up(&self, connection: &Connection, slot: u16, len: u32) -> bool {
-        let token = self.receiving.token_bytes;
-        let has_handle = connection.cfgs.role == NodeRole::Prefill && len > token;
-        let mut is_kept = false;
+        let has_handle = self.hands_over(connection, len);
         if has_handle {
-            let handle = Handle {
-                connection: connection.index,
-                epoch: connection.epoch.load(Ordering::Acquire),
-                slot,
-                offset: token,
-                len: len - token,
-                arrived_ns: now_ns(),
-            };
-            self.drop_handle(WARM_UP_ID);
-            // A warm-up that has failed drops the handle, and no later one is kept.
-            let insert = || self.handles.insert(WARM_UP_ID, handle);
-            is_kept = self.warm_up.while_running(insert).is_some();
+            self.end_handle(WARM_UP_ID);
         }
-        is_kept
+        // A warm-up that has failed ends the handle, and no later one is kept.
+        let handle = || self.handle(connection, slot, len, now_ns());
+        let insert = || self.handles.insert(WARM_UP_ID, handle());
+        has_handle && self.warm_up.while_running(insert).is_some()
+    }
+
+    /// Whether an answer of `len` bytes is a prefill node's, with a handle.
+    pub(super) fn hands_over(&self, connection: &Connection, len: u32) -> bool {
+        connection.cfgs.role == NodeRole::Prefill && len > self.receiving.token_bytes
     }
 
     /// Ends the handle of a sample, if it has one, and frees the handle's slot.
-    fn end_handle(&self, id: u64) {
-        if let Some(handle) = self.handles.remove(id) {
-            self.free_slot(&self.connections[handle.connection], handle.slot);
-        }
-    }
-
-    /// Drops the handle of a sample that is completed without an answer.
     #[inline]
-    pub(super) fn drop_handle(&self, id: u64) {
+    pub(super) fn end_handle(&self, id: u64) {
         if self.handles.is_any()
             && let Some(handle) = self.handles.remove(id)
         {
@@ -234,7 +224,7 @@ impl DispatchState {
     /// decode node. So their handles do not become stale in a long backlog.
     #[inline]
     pub(super) fn is_held_back(&self, connection: &Connection) -> bool {
-        connection.cfgs.role == NodeRole::Prefill && !self.backlogs[1].is_empty()
+        connection.cfgs.role == NodeRole::Prefill && !self.backlogs[PREFILLED].is_empty()
     }
 
     /// Frees an answer slot that was kept, on any thread.
@@ -250,21 +240,32 @@ impl DispatchState {
 }
 
 impl Connection {
-    /// Changes the bytes of the prompts in flight, on a connection to a prefill node.
-    pub(super) fn prompt_bytes(&self, change: impl Fn(u64) -> u64) {
-        if self.cfgs.role == NodeRole::Prefill {
-            let change = |bytes| Some(change(bytes));
-            let _ = self
-                .prompts
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
+    /// Counts a prompt that is about to be posted to a prefill node. [`Self::end_prompt`] follows
+    /// once: when the prompt is not posted, is answered or refused, or is lost.
+    /// Warm-up samples do not count.
+    pub(super) fn begin_prompt(&self, sample: &Sample) {
+        if self.counts_prompt(sample) {
+            let bytes = u64::from(sample.len);
+            self.prompts.fetch_add(bytes, Ordering::Relaxed);
         }
+    }
+
+    pub(super) fn end_prompt(&self, sample: &Sample) {
+        if self.counts_prompt(sample) {
+            let bytes = u64::from(sample.len);
+            self.prompts.fetch_sub(bytes, Ordering::Relaxed);
+        }
+    }
+
+    fn counts_prompt(&self, sample: &Sample) -> bool {
+        self.cfgs.role == NodeRole::Prefill && sample.id != WARM_UP_ID
     }
 
     /// As [`Connection::post_sample`], with a handle in the sample's options.
     fn post_behind(
         &self,
         link: &mut dyn Tx,
-        payloads: &super::connection::Payloads,
+        payloads: &Payloads,
         slot: u16,
         attempt: &Attempt,
         handle: &[u8],

@@ -17,7 +17,7 @@ use std::{
 
 use super::{
     Attempt, Completer, Connection, Contradiction, DispatchEvent, DispatchState, FirstToken,
-    KeptResponse, RefusedSample, Response, ResponsePart, WARM_UP_ID,
+    KeptResponse, NEW, RefusedSample, Response, ResponsePart, WARM_UP_ID,
     link::FrontendLink,
     posting::Burst,
     prefill::Prefilled,
@@ -251,10 +251,7 @@ impl DispatchState {
                 }
                 self.warmed(connection, &in_flight, &header);
             }
-            Decoded::End { header, .. }
-                if connection.cfgs.role == NodeRole::Prefill
-                    && header.len > self.receiving.token_bytes =>
-            {
+            Decoded::End { header, .. } if self.hands_over(connection, header.len) => {
                 let of_token = self.receiving.token_bytes;
                 let mut in_flight = in_flight;
                 let reported = in_flight.history.first_token;
@@ -280,7 +277,6 @@ impl DispatchState {
                     connection: connection.index,
                     slot,
                     in_flight,
-                    token: of_token,
                     len: header.len,
                 });
             }
@@ -289,7 +285,7 @@ impl DispatchState {
                 parts,
                 mean_us,
             } => {
-                connection.prompt_bytes(|bytes| bytes.saturating_sub(u64::from(sample.len)));
+                connection.end_prompt(&sample);
                 if parts == 1 && in_flight.history.first_token.is_some() {
                     let repeated = first(header.len);
                     inbound.contradictions.extend(Contradiction::of(
@@ -530,7 +526,7 @@ impl DispatchState {
             return false;
         }
         self.choice.undo(connection, sample.len);
-        connection.prompt_bytes(|bytes| bytes.saturating_sub(u64::from(sample.len)));
+        connection.end_prompt(sample);
         if self.end_if_cancelled(&attempt) {
             let lost = &self.ends.lost_cancelled;
             lost.fetch_add(1, Ordering::Relaxed);
@@ -542,7 +538,7 @@ impl DispatchState {
         if losses >= LOSSES && too_often_lost.is_none_or(|w| w.history.tries.losses < losses) {
             *too_often_lost = Some(attempt);
         }
-        self.backlogs[0].push(iter::once(attempt));
+        self.backlogs[NEW].push(iter::once(attempt));
         // After an abort, the sample is not sent again.
         let goes = !self.is_aborted();
         let retries = &self.ends.retries;
@@ -613,7 +609,7 @@ impl DispatchState {
         connection.refused.fetch_add(1, Ordering::Relaxed);
         self.ends.refusals[before].fetch_add(1, Ordering::Relaxed);
         self.choice.undo(connection, sample.len);
-        connection.prompt_bytes(|bytes| bytes.saturating_sub(u64::from(sample.len)));
+        connection.end_prompt(&sample);
         if is_cancelled {
             self.complete_empty(&[sample]);
         } else if is_completed {

@@ -14,7 +14,7 @@ use std::sync::{
     atomic::{AtomicU8, AtomicU64, Ordering, fence},
 };
 
-use super::{Attempt, DispatchState, Dispatcher};
+use super::{Attempt, DispatchState, Dispatcher, NEW};
 use crate::wire::Standing;
 use fabric::os::lock;
 use record::NodeRole;
@@ -121,7 +121,7 @@ impl DispatchState {
 
     /// Retries a refused sample from the backlog, once a connection has room.
     pub(super) fn retry_later(&self, attempt: Attempt) {
-        self.backlogs[0].push(std::iter::once(attempt));
+        self.backlogs[NEW].push(std::iter::once(attempt));
         self.look_again(attempt.sample.id);
         // Either `connections_changed` sees the sample, or this thread the slots that it allows.
         drop(self.limits.get().map(|limits| lock(&limits.computing)));

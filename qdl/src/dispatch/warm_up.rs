@@ -238,7 +238,7 @@ impl Dispatcher {
         let before: Vec<_> = self.shared.connections.iter().map(counts).collect();
         let report = WarmUpRound::new(self, cfgs).run().await;
         self.shared.warm_up.lock().running = false;
-        self.shared.drop_handle(WARM_UP_ID);
+        self.shared.end_handle(WARM_UP_ID);
         for (connection, before) in self.shared.connections.iter().zip(before) {
             // Discards the warm-up's counts, but not the fabric's.
             connection.send.set_counts(before);
@@ -331,7 +331,7 @@ impl<'a> WarmUpRound<'a> {
             if n >= pairs.len() && !self.in_budget() {
                 break;
             }
-            self.shared.drop_handle(WARM_UP_ID);
+            self.shared.end_handle(WARM_UP_ID);
             for connection in pair {
                 let ns = self.one(connection, sample).await?;
                 times.entry(connection).or_default().extend(ns);

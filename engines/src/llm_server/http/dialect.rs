@@ -24,16 +24,13 @@
 //! I/O.
 
 use record::NodeRole;
-use serde::{Deserialize, ser::Error as _};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::chunk::IdList;
 use crate::{
     config::{self, HttpConfig},
-    llm_server::{
-        account::{Account, Limits, signed},
-        roles::{params_of, remote_decode},
-    },
+    llm_server::account::{Account, Limits, signed},
 };
 use qdl::request::{OptionSet, RequestOption, RequestOptions};
 
@@ -327,11 +324,8 @@ impl Dialect {
     ) -> serde_json::Result<Vec<u8>> {
         let params = ask.of_request(account, options);
         let mut rest = (self.rest)(ask, &params);
-        if account.hands_over {
-            rest["kv_transfer_params"] = remote_decode();
-        } else if !options.handle.is_empty() {
-            let params = params_of(&options.handle);
-            rest["kv_transfer_params"] = params.map_err(serde_json::Error::custom)?;
+        if let Some(params) = &account.transfer {
+            rest["kv_transfer_params"] = Value::clone(params);
         }
         if is_whole {
             rest["stream"] = false.into();

@@ -80,7 +80,6 @@ impl LlmServer {
         let is_whole = account.hands_over || self.dialect.is_whole_better && !needs_parts;
         let none = RequestOptions::NONE;
         let options = sink.as_ref().map_or(&none, |s| s.options());
-        let has_handle = !options.handle.is_empty();
         let body = (self.dialect).body(&self.ask, prompt, &account, options, is_whole);
         let body = Bytes::from(body.map_err(|e| Trouble::Garbled(e.to_string()))?);
         // A whole answer comes after all its tokens.
@@ -100,7 +99,7 @@ impl LlmServer {
             false => (self.read(stream, asked, account, &mut sink).await?, None),
         };
         let (cached, unsent) = (account.cached as u64, account.unsent as u64);
-        match has_handle {
+        match account.fetches() {
             // What a prefill node has computed is no prefix cache.
             true => self.counters.fetched.add(cached),
             false => _ = self.counters.cached.fetch_add(cached, Relaxed),
@@ -112,11 +111,10 @@ impl LlmServer {
                 self.ask.config.url
             );
         }
-        let stream = answer;
         Ok(LastTokens {
             tokens,
             handle,
-            stream,
+            stream: answer,
         })
     }
 

@@ -116,8 +116,6 @@ struct Active {
     sequence: Option<Sequence>,
     account: Account,
     core: usize,
-    /// The request has a handle.
-    has_handle: bool,
     begun: Instant,
 }
 
@@ -196,7 +194,7 @@ impl Driver {
         for core in 0..self.cores.len() {
             let most = self.limits.context.saturating_sub(2);
             let account = self.limits.admit_trial(most, room, &mut self.prompt)?;
-            self.request(core, None, account)?;
+            self.request(core, None, account);
         }
         let began = Instant::now();
         while self.cores.iter().any(|core| core.running > 0) {
@@ -243,8 +241,7 @@ impl Driver {
                 let all = self.cores.iter().enumerate();
                 let least = all.min_by_key(|(_, core)| core.outstanding);
                 let core = least.map_or(0, |(index, _)| index);
-                // The words have been given to the frontend.
-                let _ = self.request(core, Some(sequence), account);
+                self.request(core, Some(sequence), account);
             }
             Err(why) => {
                 sequence.refuse(&why);
@@ -252,35 +249,19 @@ impl Driver {
         }
     }
 
-    /// Queues the request for the prompt in `self.prompt`, or refuses its sequence.
-    /// Error text: the reason.
-    fn request(
-        &mut self,
-        core: usize,
-        sequence: Option<Sequence>,
-        account: Account,
-    ) -> Result<(), String> {
-        let options = sequence.as_ref().map(Sequence::options);
-        let has_handle = options.is_some_and(|options| !options.handle.is_empty());
-        let sampling = match self.sampling.of_request(&account, options) {
-            Ok(sampling) => sampling,
-            Err(why) => {
-                if let Some(sequence) = sequence {
-                    sequence.refuse(&why);
-                }
-                return Err(why);
-            }
-        };
+    /// Queues the request for the prompt in `self.prompt`.
+    fn request(&mut self, core: usize, sequence: Option<Sequence>, account: Account) {
         let at = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
             self.slots.len() - 1
         });
+        let options = sequence.as_ref().map(Sequence::options);
+        let sampling = self.sampling.of_request(&account, options);
         let slot = &mut self.slots[at];
         let active = Active {
             sequence,
             account,
             core,
-            has_handle,
             begun: Instant::now(),
         };
         let to = &mut self.cores[core];
@@ -294,7 +275,6 @@ impl Driver {
         to.running += 1;
         to.outstanding += active.outstanding();
         slot.active = Some(active);
-        Ok(())
     }
 
     /// Sends what waits, sleeps until something arrives, and handles it.
@@ -381,7 +361,7 @@ impl Driver {
         Ok(())
     }
 
-    fn take(&mut self, output: Output<'_>) -> Result<(), String> {
+    fn take(&mut self, mut output: Output<'_>) -> Result<(), String> {
         let Some((at, generation)) = parse_id(output.id) else {
             return Err(format!("it answers the unknown request `{}`", output.id));
         };
@@ -398,12 +378,12 @@ impl Driver {
         }
         let mut active = active;
         let before = active.outstanding();
-        if active.has_handle
+        if active.account.fetches()
             && let Some(counts) = &output.prompt
         {
             self.fetched.add(counts.num_external_cached_tokens);
         }
-        let params = output.handle.clone();
+        let params = output.handle.take();
         let progress = check(&mut active.account, &self.limits, output)?;
         let core = &mut self.cores[active.core];
         core.outstanding = core.outstanding.saturating_sub(before);
@@ -445,7 +425,7 @@ impl Driver {
     fn refuse_unfetched(&mut self) {
         let step = self.step;
         let is_late =
-            |a: &Active| a.has_handle && a.account.received == 0 && a.begun.elapsed() > step;
+            |a: &Active| a.account.fetches() && a.account.received == 0 && a.begun.elapsed() > step;
         for sequence in self.abort(|active, _| is_late(active)) {
             let s = step.as_secs();
             sequence.refuse(&format_args!(

@@ -7,10 +7,7 @@
 use std::{collections::BTreeMap, fmt};
 
 use super::versions::CoreVersion;
-use crate::llm_server::{
-    account::{Account, Tokens, signed},
-    roles::{params_of, remote_decode},
-};
+use crate::llm_server::account::{Account, Tokens, signed};
 use qdl::request::RequestOptions;
 use record::NodeRole;
 use rmp_serde::{Serializer, from_slice, to_vec_named};
@@ -93,7 +90,7 @@ pub(super) struct Sampling {
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct ExtraArgs {
-    kv_transfer_params: Value,
+    kv_transfer_params: Box<Value>,
 }
 
 impl Sampling {
@@ -119,26 +116,15 @@ impl Sampling {
     }
 
     /// Parameters of one request: the configuration's, where its `options` have none.
-    ///
-    /// Error text: the handle of the request is malformed.
-    pub fn of_request(
-        &self,
-        account: &Account,
-        options: Option<&RequestOptions>,
-    ) -> Result<Sampling, String> {
+    pub fn of_request(&self, account: &Account, options: Option<&RequestOptions>) -> Sampling {
         let mut of_one = self.clone();
         (of_one.min_tokens, of_one.max_tokens) = (account.min, account.max);
-        let handle = options.map_or(&[][..], |options| &options.handle);
-        let params = match (account.hands_over, handle.is_empty()) {
-            (true, _) => Some(remote_decode()),
-            (false, true) => None,
-            (false, false) => Some(params_of(handle)?),
-        };
+        let params = account.transfer.clone();
         of_one.extra_args = params.map(|kv_transfer_params| ExtraArgs { kv_transfer_params });
         let seed = options.and_then(|options| options.seed);
         of_one.seed = seed.or(account.seed).map(signed);
         let Some(options) = options else {
-            return Ok(of_one);
+            return of_one;
         };
         of_one.temperature = options.temperature.map_or(self.temperature, f64::from);
         (of_one.top_p, of_one.top_k) = (options.top_p, options.top_k);
@@ -148,7 +134,7 @@ impl Sampling {
             of_one.stop_token_ids = ends.to_vec();
             of_one.all_stops = ends.to_vec();
         }
-        Ok(of_one)
+        of_one
     }
 }
 
@@ -478,9 +464,7 @@ mod tests {
         let limits = limits(&[2, 3, 9], &[9]);
         let sampling = Sampling::new(0.0, &[2, 3], &[9], NodeRole::Both);
         let mut request = Vec::new();
-        let of_one = sampling
-            .of_request(&limits.account(2, 8), None)
-            .expect("sound");
+        let of_one = sampling.of_request(&limits.account(2, 8), None);
         put_request(&mut request, "1f", &[7, 300], &of_one);
         let expected = [
             &b"\x99\xa21f\x92\x07\xcd\x01\x2c\xc0\x88"[..],
@@ -503,9 +487,7 @@ mod tests {
             ..RequestOptions::default()
         };
         let account = limits.admit([1].into_iter(), 8, &options, &mut Vec::new());
-        let of_one = sampling
-            .of_request(&account.expect("sound"), Some(&options))
-            .expect("sound");
+        let of_one = sampling.of_request(&account.expect("sound"), Some(&options));
         let expected = Sampling {
             temperature: 0.5,
             top_p: Some(0.5),
