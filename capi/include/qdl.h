@@ -46,7 +46,7 @@ enum { QDL_HAS_OPTIONS = 1 };
 /* A sample to issue. */
 typedef struct qdl_sample {
     uint64_t id;      /* the program's, not 2^64 - 1; no two cancellable samples in flight share it */
-    const void *data; /* in registered memory; nobody writes it until the sample has ended */
+    const void *data; /* in registered memory; do not write it until the sample has ended */
     uint32_t len;     /* bytes, with the options */
     uint32_t flags;   /* QDL_HAS_OPTIONS, or 0 */
 } qdl_sample;

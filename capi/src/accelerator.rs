@@ -13,7 +13,7 @@ use qdl::{
     model::{Lengths, ModelSpec},
     request::{OptionSet, RequestOption, RequestOptions},
     run::{Node, NodeFigures, NodeParams, Stop},
-    serve::{Arrival, Finished, Service, respond_all},
+    serve::{Arrival, Finished, Origin, OutputPart, Service, respond_all},
     topology::spell_out,
 };
 use record::EngineInfo;
@@ -189,7 +189,7 @@ impl Accelerator {
         n
     }
 
-    /// Gives an arrival a ticket, unless nobody wants its answer or the engine lacks an option.
+    /// Gives an arrival a ticket, unless the frontend is gone or the engine lacks an option.
     fn admit(&self, arrival: Arrival) -> Option<qdl_arrival> {
         if !arrival.is_wanted() {
             return None;
@@ -245,31 +245,35 @@ impl Accelerator {
     /// # Safety
     /// The bytes of each answer are readable.
     pub unsafe fn respond(&self, answers: &mut [qdl_answer]) -> usize {
-        let mut whole = Vec::new();
-        let mut refused = Vec::new();
+        let mut out = Outbox::default();
         {
             let mut tickets = lock(&self.tickets);
             for answer in answers.iter_mut() {
                 // SAFETY: the caller promises these bytes.
                 let data = unsafe { bytes_of(answer) };
-                answer.status = self.one(&mut tickets, answer, data, &mut whole, &mut refused);
+                answer.status = self.one(&mut tickets, answer, data, &mut out);
+            }
+            // Under the lock: of two threads, the second sends the later part.
+            for (origin, parts) in &out.parts {
+                origin.parts(parts);
             }
         }
-        respond_all(whole, &mut Vec::new());
-        for (ticket, why) in refused {
+        respond_all(out.whole, &mut Vec::new());
+        for (ticket, why) in out.refused {
             ticket.refuse(&why);
         }
+        // Their drop tells the frontend.
+        drop(out.gone);
         answers.iter().filter(|answer| answer.status != 0).count()
     }
 
-    /// Appends one answer; what is to be sent without the lock goes to `whole` and `refused`.
+    /// Appends one answer, and puts what is to be sent into `out`.
     fn one(
         &self,
         tickets: &mut Numbered<Ticket>,
         answer: &qdl_answer,
         data: Option<&[u8]>,
-        whole: &mut Vec<(Arrival, Finished)>,
-        refused: &mut Vec<(Ticket, String)>,
+        out: &mut Outbox,
     ) -> i32 {
         let Some(ticket) = tickets.get(answer.ticket) else {
             return types::QDL_E_USAGE;
@@ -280,11 +284,10 @@ impl Accelerator {
                 wrong = ticket.append(data, answer.len).err();
                 if wrong.is_none() && answer.kind == types::QDL_PART {
                     if ticket.arrival().is_wanted() {
-                        ticket.send_part();
+                        out.add_part(ticket);
                         return 0;
                     }
-                    // Its drop tells the frontend.
-                    drop(tickets.take(answer.ticket));
+                    out.gone.extend(tickets.take(answer.ticket));
                     return types::QDL_GONE;
                 }
                 if wrong.is_none() && self.lengths.rows(ticket.len()).is_none() {
@@ -303,16 +306,16 @@ impl Accelerator {
         match (wrong, answer.kind) {
             (None, types::QDL_REFUSED) => {
                 let why = String::from_utf8_lossy(data.unwrap_or_default()).into_owned();
-                refused.push((ticket, why));
+                out.refused.push((ticket, why));
                 0
             }
             (None, _) => {
-                whole.push(ticket.finish());
+                out.whole.push(ticket.finish());
                 0
             }
             (Some(why), _) => {
                 self.notes.add(&format!("refused a sample: {why}"));
-                refused.push((ticket, why));
+                out.refused.push((ticket, why));
                 types::QDL_E_USAGE
             }
         }
@@ -329,6 +332,30 @@ impl Accelerator {
         // Without their connections, the samples are not answered any more.
         drop(mem::take(&mut *lock(&self.mail.arrived)));
         drop(lock(&self.tickets).take_all());
+    }
+}
+
+/// What one call of [`Accelerator::respond`] sends. The parts leave first: from then on a slot may
+/// be another sample's.
+#[derive(Default)]
+struct Outbox {
+    /// By connection: a call's answers belong to few.
+    parts: Vec<(Arc<dyn Origin>, Vec<OutputPart>)>,
+    whole: Vec<(Arrival, Finished)>,
+    refused: Vec<(Ticket, String)>,
+    /// Samples whose answers the frontend does not want any more.
+    gone: Vec<Ticket>,
+}
+
+impl Outbox {
+    fn add_part(&mut self, ticket: &mut Ticket) {
+        let Some(part) = ticket.part() else { return };
+        let origin = ticket.arrival().origin();
+        let of_it = self.parts.iter_mut().find(|(o, _)| Arc::ptr_eq(o, origin));
+        match of_it {
+            Some((_, parts)) => parts.push(part),
+            None => self.parts.push((origin.clone(), vec![part])),
+        }
     }
 }
 

@@ -310,7 +310,7 @@ impl Events {
         (n, lease)
     }
 
-    /// Empties a batch that nobody reads any more. Holds no lock meanwhile: a freed slot may end
+    /// Empties a batch without readers. Holds no lock meanwhile: a freed slot may end
     /// samples.
     fn recycle(&self, batch: Arc<Batch>) {
         if let Some(mut batch) = Arc::into_inner(batch) {
@@ -429,22 +429,11 @@ mod tests {
         events
     }
 
-    const NONE: qdl_event = qdl_event {
-        id: 0,
-        data: ptr::null(),
-        at_ns: 0,
-        len: 0,
-        offset: 0,
-        connection: 0,
-        kind: 0,
-        flags: 0,
-    };
-
     #[test]
     fn two_threads_that_poll_get_each_event_once() {
         let events = filled(0..1000);
         let poll = || {
-            let (mut ids, mut out) = (Vec::new(), [NONE; 7]);
+            let (mut ids, mut out) = (Vec::new(), [qdl_event::ZERO; 7]);
             while let (n @ 1.., Some(lease)) = events.poll(&mut out, Duration::ZERO) {
                 ids.extend(out[..n].iter().map(|e| e.id));
                 lease.release();
@@ -462,7 +451,7 @@ mod tests {
     #[test]
     fn the_descriptor_is_readable_while_events_wait() {
         let events = filled(0..3);
-        let mut out = [NONE; 2];
+        let mut out = [qdl_event::ZERO; 2];
         for (more, n) in [(true, 2), (true, 1), (false, 0)] {
             assert_eq!(events.bell.event.wait(Duration::ZERO), more);
             assert_eq!(events.poll(&mut out, Duration::ZERO).0, n);
@@ -475,7 +464,7 @@ mod tests {
     #[test]
     fn bytes_stay_until_their_lease_is_released() {
         let events = filled(0..1);
-        let mut out = [NONE; 4];
+        let mut out = [qdl_event::ZERO; 4];
         let (n, lease) = events.poll(&mut out, Duration::ZERO);
         assert_eq!(n, 1);
         events.lose(&[Sample::now(1, 0, 0)]);

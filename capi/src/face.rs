@@ -36,7 +36,7 @@ fn check<T>(pointer: *const T, n: usize, name: &str) -> Result<(), Failure> {
 /// The `n` structs at a pointer.
 ///
 /// # Safety
-/// If it is not null, they are readable and nobody writes them while the slice lives.
+/// If it is not null, they are readable, and no thread writes them while the slice lives.
 unsafe fn read<'a, T>(pointer: *const T, n: usize, name: &str) -> Result<&'a [T], Failure> {
     check(pointer, n, name)?;
     match n {
@@ -49,7 +49,7 @@ unsafe fn read<'a, T>(pointer: *const T, n: usize, name: &str) -> Result<&'a [T]
 /// The `n` structs at a pointer, to write.
 ///
 /// # Safety
-/// As for [`read`], and nobody else reads or writes them.
+/// As for [`read`], and no other thread reads or writes them.
 unsafe fn write<'a, T>(pointer: *mut T, n: usize, name: &str) -> Result<&'a mut [T], Failure> {
     check(pointer, n, name)?;
     match n {
@@ -62,7 +62,7 @@ unsafe fn write<'a, T>(pointer: *mut T, n: usize, name: &str) -> Result<&'a mut 
 /// A text.
 ///
 /// # Safety
-/// If it is not null, it ends with a zero and nobody writes it while the text lives.
+/// If it is not null, it ends with a zero, and no thread writes it while the text lives.
 unsafe fn text<'a>(pointer: *const c_char, name: &str) -> Result<&'a str, Failure> {
     check(pointer, 1, name)?;
     // SAFETY: the caller promises it.

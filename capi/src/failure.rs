@@ -84,7 +84,7 @@ pub fn call(body: impl FnOnce() -> Result<i64, Failure>) -> i64 {
         Ok(n) => n,
         Err(Failure { code, text }) => {
             let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
-            // An error means that the thread is ending: nobody reads its text.
+            // An error means that the thread is ending and reads no text.
             let _ = LAST.try_with(|last| *last.borrow_mut() = text);
             i64::from(code)
         }

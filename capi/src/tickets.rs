@@ -76,28 +76,18 @@ impl Ticket {
         Ok(())
     }
 
-    /// Sends the bytes appended since the last part, if the frontend wants them now.
-    pub fn send_part(&mut self) {
+    /// The bytes appended since the last part, if the frontend wants them now.
+    pub fn part(&mut self) -> Option<OutputPart> {
         let is_due = match self.stream {
             Stream::None => false,
             Stream::First => self.sent.parts == 0,
             Stream::All => true,
         };
         if !is_due || self.written == self.sent.bytes {
-            return;
+            return None;
         }
-        let (queue_us, compute_us) = self.durations();
-        let part = OutputPart {
-            ticket: self.arrival.ticket(),
-            from: self.sent.bytes,
-            to: self.written,
-            queue_us,
-            compute_us,
-        };
-        self.sent.bytes = part.to;
-        self.sent.parts += 1;
-        self.sent.sum_us += u64::from(queue_us) + u64::from(compute_us);
-        self.arrival.origin().part(&part);
+        let (ticket, durations) = (self.arrival.ticket(), self.durations());
+        Some(self.sent.next(ticket, self.written, durations))
     }
 
     /// Length of the answer so far, in bytes.

@@ -32,6 +32,11 @@ macro_rules! structs {
         pub struct $name {
             $(#[doc = concat!("As in the header: `", stringify!($field), "`.")]
             pub $field: $type),+
+        }
+        impl $name {
+            /// All fields zero or null.
+            // SAFETY: integers, floats and raw pointers, which may all be zero.
+            pub const ZERO: Self = unsafe { std::mem::zeroed() };
         })+
         /// Name and size of each struct; name and offset of each field, after its struct's name.
         pub const LAYOUT: &[(&str, &str, usize)] = &[$(

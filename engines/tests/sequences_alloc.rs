@@ -31,8 +31,8 @@ struct CountingOrigin {
 }
 
 impl Origin for CountingOrigin {
-    fn part(&self, _: &OutputPart) {
-        self.parts.fetch_add(1, SeqCst);
+    fn parts(&self, parts: &[OutputPart]) {
+        self.parts.fetch_add(parts.len(), SeqCst);
     }
     fn respond(&self, finished: &[Finished]) {
         self.answers.fetch_add(finished.len(), SeqCst);

@@ -307,7 +307,7 @@ impl Engine {
                 };
                 job.write(to as usize);
                 job.next += 1;
-                job.arrival.origin().part(&part);
+                job.arrival.origin().parts(&[part]);
                 later.push(job);
                 continue;
             }

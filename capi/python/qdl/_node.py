@@ -12,7 +12,7 @@ from . import _face
 from ._face import Config, Handle, call, library
 
 GONE = 1
-"""Status of an answer that nobody wants: the frontend is gone or has cancelled the sample."""
+"""Status of an answer without a receiver: the frontend is gone or has cancelled the sample."""
 
 Data = Union[np.ndarray, Sequence[np.ndarray], None]
 

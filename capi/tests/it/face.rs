@@ -12,27 +12,6 @@ use capi::{face::*, types::*};
 
 const WAIT_MS: u32 = 20_000;
 
-pub const NONE: qdl_event = qdl_event {
-    id: 0,
-    data: ptr::null(),
-    at_ns: 0,
-    len: 0,
-    offset: 0,
-    connection: 0,
-    kind: 0,
-    flags: 0,
-};
-
-pub const NO_ARRIVAL: qdl_arrival = qdl_arrival {
-    ticket: 0,
-    data: ptr::null(),
-    out: ptr::null_mut(),
-    len: 0,
-    room: 0,
-    flags: 0,
-    token_limit: 0,
-};
-
 const SUMS: &str = "name: sums, inputs: [{name: i, dtype: u8, shape: [16]}], \
                     output: {name: o, dtype: u8, shape: [8]}";
 const TOKENS: &str = "name: tokens, inputs: [{name: p, dtype: i32, shape: [16], ragged: true}], \
@@ -123,7 +102,7 @@ impl Pair {
     }
 
     fn arrival(&self) -> qdl_arrival {
-        let mut all = [NO_ARRIVAL];
+        let mut all = [qdl_arrival::ZERO];
         // SAFETY: as above.
         let n = unsafe { qdl_arrivals(self.node, all.as_mut_ptr(), 1, WAIT_MS) };
         assert_eq!(good(n), 1);
@@ -149,7 +128,7 @@ impl Pair {
 
     /// The next event and its bytes.
     fn event(&self) -> (qdl_event, Vec<u8>) {
-        let (mut events, mut lease) = ([NONE], 0);
+        let (mut events, mut lease) = ([qdl_event::ZERO], 0);
         let to = events.as_mut_ptr();
         // SAFETY: as above.
         let n = unsafe { qdl_poll(self.cluster, to, 1, WAIT_MS, &raw mut lease) };
@@ -235,7 +214,7 @@ fn wrong_samples_are_refused_by_name_and_none_is_issued() {
     let refused = unsafe { qdl_issue(pair.cluster, ptr::null(), 1) };
     assert_eq!(refused, QDL_E_USAGE);
     // SAFETY: no event is written.
-    let n = unsafe { qdl_poll(pair.cluster, [NONE].as_mut_ptr(), 1, 0, &mut 0) };
+    let n = unsafe { qdl_poll(pair.cluster, [qdl_event::ZERO].as_mut_ptr(), 1, 0, &mut 0) };
     assert_eq!(n, 0);
 }
 
@@ -252,7 +231,7 @@ fn calls_at_a_wrong_time_say_which_call_is_missing() {
     assert_eq!(unsafe { qdl_register(pair.cluster, more, 16) }, QDL_E_STATE);
     assert!(said().contains("before qdl_connect"), "{}", said());
     // SAFETY: no arrival is written.
-    let n = unsafe { qdl_arrivals(pair.cluster, [NO_ARRIVAL].as_mut_ptr(), 1, 0) };
+    let n = unsafe { qdl_arrivals(pair.cluster, [qdl_arrival::ZERO].as_mut_ptr(), 1, 0) };
     assert_eq!(n, i64::from(QDL_E_USAGE));
     assert!(said().contains("a handle of qdl_serve"), "{}", said());
     // SAFETY: no text is written.
@@ -381,7 +360,7 @@ fn options_reach_the_engine_or_are_refused_by_name() {
     good(unsafe { qdl_options_read(pair.node, arrival.ticket, &raw mut read) });
     assert_eq!((read.set, read.seed), (QDL_TOKEN_LIMIT | QDL_SEED, 77));
     // The frontend asks three times.
-    let mut more = [NO_ARRIVAL];
+    let mut more = [qdl_arrival::ZERO];
     while !is_readable(qdl_fd(pair.cluster)) {
         // SAFETY: as above.
         let n = unsafe { qdl_arrivals(pair.node, more.as_mut_ptr(), 1, 10) };
@@ -402,7 +381,15 @@ fn the_end_of_a_run_wakes_a_thread_that_polls() {
         let waits = scope.spawn(|| {
             polls.store(true, Ordering::SeqCst);
             // SAFETY: no other thread uses these arrays.
-            unsafe { qdl_poll(pair.cluster, [NONE].as_mut_ptr(), 1, WAIT_MS, &mut 0) }
+            unsafe {
+                qdl_poll(
+                    pair.cluster,
+                    [qdl_event::ZERO].as_mut_ptr(),
+                    1,
+                    WAIT_MS,
+                    &mut 0,
+                )
+            }
         });
         while !polls.load(Ordering::SeqCst) {
             thread::yield_now();

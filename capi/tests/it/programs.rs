@@ -13,7 +13,7 @@ use capi::{face::*, types::*};
 use launch::run_quietly;
 
 use super::{
-    face::{NO_ARRIVAL, address, serve},
+    face::{address, serve},
     header::{MOST, compile, here, with_library},
 };
 
@@ -32,7 +32,7 @@ impl Sums {
         let ended = ends.clone();
         let thread = thread::spawn(move || {
             while !ended.load(Ordering::SeqCst) {
-                let mut all = [NO_ARRIVAL; 64];
+                let mut all = [qdl_arrival::ZERO; 64];
                 // SAFETY: the pointer is of an array that lives through the call.
                 let n = unsafe { qdl_arrivals(node, all.as_mut_ptr(), all.len(), 100) };
                 let mut answers: Vec<_> = all[..n.max(0) as usize].iter().map(answer).collect();

@@ -42,7 +42,7 @@ use crate::{
 };
 
 /// Longest wait of a sample with a handle, whose age the frontend bounds by 20 s: vLLM's prefill
-/// core keeps a KV cache for 30 s, and tells nobody that it is gone.
+/// core keeps a KV cache for 30 s, and does not say that it is gone.
 const HANDLE_WAIT_NS: u64 = 8_000_000_000;
 const LATE: &str = "it waited over 8 s for the engine, and the KV cache of its prompt may be gone: \
                     use `slots: auto`, or fewer slots";

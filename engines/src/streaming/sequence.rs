@@ -6,7 +6,7 @@ use fabric::clock;
 use fabric::wire::Stream;
 use qdl::{
     request::{MAX_HANDLE, RequestOptions},
-    serve::{Arrival, Finished, OutputPart, Sent},
+    serve::{Arrival, Finished, Sent},
 };
 
 use super::TOKEN_BYTES;
@@ -261,20 +261,10 @@ impl Sequence {
     }
 
     fn send_part(&mut self) {
-        let (queue_us, compute_us) = self.durations();
+        let durations = self.durations();
         let Some(arrival) = &self.arrival else { return };
-        let part = OutputPart {
-            ticket: arrival.ticket(),
-            from: self.sent.bytes,
-            to: self.written,
-            queue_us,
-            compute_us,
-        };
-
-        self.sent.bytes = part.to;
-        self.sent.parts += 1;
-        self.sent.sum_us += u64::from(queue_us) + u64::from(compute_us);
-        arrival.origin().part(&part);
+        let part = self.sent.next(arrival.ticket(), self.written, durations);
+        arrival.origin().parts(&[part]);
     }
 
     /// Microseconds in the pipeline's queue, and microseconds in the engine so far.

@@ -282,11 +282,7 @@ fn spans(sizes: impl Iterator<Item = usize>) -> Vec<(usize, usize)> {
     sizes.map(span).collect()
 }
 
-impl Origin for Samples {
-    fn gpu(&self) -> Option<u32> {
-        self.gpu
-    }
-
+impl Samples {
     fn part(&self, part: &OutputPart) {
         if let Some(act) = &self.on_part {
             act(self, part);
@@ -302,6 +298,16 @@ impl Origin for Samples {
         record.sum_us += u64::from(part.queue_us) + u64::from(part.compute_us);
         let bytes = self.received(i, before..part.to as usize);
         record.bytes.extend_from_slice(bytes);
+    }
+}
+
+impl Origin for Samples {
+    fn gpu(&self) -> Option<u32> {
+        self.gpu
+    }
+
+    fn parts(&self, parts: &[OutputPart]) {
+        parts.iter().for_each(|part| self.part(part));
     }
 
     fn respond(&self, finished: &[Finished]) {

@@ -45,6 +45,23 @@ pub struct Sent {
     pub sum_us: u64,
 }
 
+impl Sent {
+    /// The part that ends at `to`, of an answer whose earlier parts have these totals. Counts it.
+    pub fn next(&mut self, ticket: u64, to: u32, (queue_us, compute_us): (u32, u32)) -> OutputPart {
+        let from = self.bytes;
+        self.bytes = to;
+        self.parts += 1;
+        self.sum_us += u64::from(queue_us) + u64::from(compute_us);
+        OutputPart {
+            ticket,
+            from,
+            to,
+            queue_us,
+            compute_us,
+        }
+    }
+}
+
 /// A part of an unfinished answer: a range of final bytes of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputPart {
@@ -89,11 +106,11 @@ pub trait Origin: Send + Sync {
         let _ = ticket;
     }
 
-    /// Sends a part of an answer, but not the last part, which [`Origin::respond`] sends. From the
-    /// call on, the origin owns the output up to [`OutputPart::to`]. Called only if
-    /// [`Origin::stream`] asks for parts, and in order for each sample.
-    fn part(&self, part: &OutputPart) {
-        let _ = part;
+    /// Sends parts of answers, but not the last parts, which [`Origin::respond`] sends: one doorbell
+    /// for all. From the call on, the origin owns each output up to [`OutputPart::to`]. Called only
+    /// if [`Origin::stream`] asks for parts, and in order for each sample.
+    fn parts(&self, parts: &[OutputPart]) {
+        let _ = parts;
     }
 
     /// Whether the origin wants answers in parts, and in which.

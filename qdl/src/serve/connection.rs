@@ -371,6 +371,29 @@ impl ServeConnection {
         !self.responses.is_empty() && !self.send.is_blocked()
     }
 
+    /// Queues a part of an answer, behind its earlier parts.
+    fn queue_part(&self, part: &OutputPart) {
+        let imm = Imm::from_bits(part.ticket as u32);
+        let Some(growing) = self.responses.growing(imm.slot()) else {
+            return;
+        };
+        let len = self.within(part.to);
+        let end = len + RESPONSE_HEADER_BYTES as u32;
+        if part.from == 0 {
+            let header = ResponseHeader {
+                len,
+                use_count: imm.use_count(),
+                refusal: None,
+                queue_us: part.queue_us,
+                compute_us: part.compute_us,
+            };
+            self.begin(imm, &header);
+            growing.begin(imm, end);
+        }
+        growing.grow(end, part.queue_us, part.compute_us, false);
+        self.responses.push(Ready::Part(imm.slot()));
+    }
+
     /// Whether the NIC thread posts the queued parts: the thread is awake, and the queue is short
     /// enough to show that the thread has a core.
     fn leaves_parts(&self) -> bool {
@@ -523,28 +546,11 @@ impl Origin for ServeConnection {
         self.gone.load(Ordering::Relaxed)
     }
 
-    fn part(&self, part: &OutputPart) {
-        let imm = Imm::from_bits(part.ticket as u32);
-        let Some(growing) = self.responses.growing(imm.slot()) else {
-            return;
-        };
-        let len = self.within(part.to);
-        let end = len + RESPONSE_HEADER_BYTES as u32;
-        if part.from == 0 {
-            let header = ResponseHeader {
-                len,
-                use_count: imm.use_count(),
-                refusal: None,
-                queue_us: part.queue_us,
-                compute_us: part.compute_us,
-            };
-            self.begin(imm, &header);
-            growing.begin(imm, end);
-        }
-        growing.grow(end, part.queue_us, part.compute_us, false);
-        self.responses.push(Ready::Part(imm.slot()));
+    fn parts(&self, parts: &[OutputPart]) {
+        parts.iter().for_each(|part| self.queue_part(part));
+        let is_first = |part: &OutputPart| part.from == 0;
         match self.cfgs.stream {
-            Stream::All if part.from > 0 && self.leaves_parts() => {}
+            Stream::All if !parts.iter().any(is_first) && self.leaves_parts() => {}
             _ => _ = self.post_ready(),
         }
     }

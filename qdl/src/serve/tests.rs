@@ -63,13 +63,13 @@ fn arrival(connection: &Arc<ServeConnection>, slot: u16) -> Arrival {
 }
 
 fn part(arrival: &Arrival, from: u32, to: u32) {
-    arrival.origin().part(&OutputPart {
+    arrival.origin().parts(&[OutputPart {
         ticket: arrival.ticket(),
         from,
         to,
         queue_us: 1,
         compute_us: 2,
-    });
+    }]);
 }
 
 /// Reads the counts of a connection while it owns the send token.

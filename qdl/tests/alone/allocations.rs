@@ -19,7 +19,7 @@ use qdl::{
     counters::{Live, Recorder, SampleTimes},
     dispatch::{Completer, DispatchEvent, Owner, Response, ResponsePart, Sample},
     rails::{ConnectionRail, Load, MAX_RAILS, PeerCfgs, Policy, RailArbiter, RailId, Score},
-    serve::{self, Arrival, Finished, Sent, Service, respond_all},
+    serve::{Arrival, Finished, Sent, Service, respond_all},
     testkit::rig::{Rig, RigCfgs, Wait, finished},
 };
 use record::BatchSizes;
@@ -211,15 +211,7 @@ fn answer(mut arrival: Arrival, scratch: &mut Vec<Finished>) -> u64 {
         if i + 1 == TOKENS {
             break;
         }
-        origin.part(&serve::OutputPart {
-            ticket: arrival.ticket(),
-            from: sent.bytes,
-            to,
-            queue_us: 0,
-            compute_us: 0,
-        });
-        sent.bytes = to;
-        sent.parts += 1;
+        origin.parts(&[sent.next(arrival.ticket(), to, (0, 0))]);
         // Parts posted together leave together: the NIC thread needs a turn between them.
         thread::yield_now();
     }

@@ -487,9 +487,9 @@ impl Origin for LocalBackend {
         self.pump(|| None);
     }
 
-    fn part(&self, part: &OutputPart) {
+    fn parts(&self, parts: &[OutputPart]) {
         if let Some(mut cell) = self.cell() {
-            self.hand_over(&mut cell, part);
+            parts.iter().for_each(|p| self.hand_over(&mut cell, p));
             let _ = self.cells.push(cell);
         }
     }
