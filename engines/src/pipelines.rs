@@ -170,6 +170,8 @@ impl Pipelines {
             sum.nans += one.nans;
             sum.handles += one.handles;
             sum.fetched_tokens += one.fetched_tokens;
+            sum.transfer_bytes += one.transfer_bytes;
+            sum.transfer_us += one.transfer_us;
             sum.events.merge(&one.events);
         }
         sum

@@ -31,7 +31,7 @@ pub struct GatewayNodes {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AcceleratorNode {
-    /// Name of its engine.
+    /// Name of its engine, with the node's role if it computes one phase.
     pub engine: String,
     /// The machine; only its name where the accelerator did not describe itself.
     pub machine: Node,
@@ -59,7 +59,8 @@ impl GatewayNodes {
                 .and_then(|said| Node::of_session(&said.machine, Role::Accelerator, &node));
             said.unwrap_or_else(|why| unknown(node, &why))
         };
-        let engines = cluster.engines().into_iter().map(|(_, engine)| engine.name);
+        let engines = cluster.engines().into_iter();
+        let engines = engines.map(|(_, engine)| engine.titled());
         let paths = cluster.dispatcher().connection_records().into_iter();
         GatewayNodes {
             fabric: cluster.fabric(),

@@ -48,6 +48,16 @@ pub enum NodeRole {
     Decode,
 }
 
+impl EngineInfo {
+    /// The engine's name, with the node's role if it computes one phase.
+    pub fn titled(&self) -> String {
+        match self.role {
+            NodeRole::Both => self.name.clone(),
+            role => format!("{}, {role}", self.name),
+        }
+    }
+}
+
 impl NodeRole {
     /// Whether the node computes whole answers.
     pub fn is_both(&self) -> bool {

@@ -37,6 +37,8 @@ pub enum Cause {
     MaxBatch,
     /// The only engine thread is always busy on a node with idle cores.
     EngineThreads,
+    /// KV caches take most of a decode node's time to come from the prefill node.
+    Transfer,
     /// The engine, or the server behind it, computes all the time.
     Engine,
     /// A NIC thread sleeps and wakes for nearly each sample.

@@ -88,6 +88,12 @@ pub struct EngineUse {
     /// See `handles`.
     #[serde(skip_serializing_if = "is_zero")]
     pub fetched_tokens: u64,
+    /// Bytes of KV caches that the engine's connector moved, if the engine counts them.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub transfer_bytes: u64,
+    /// Microseconds of the transfers of `transfer_bytes`: their sum, though some overlap.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub transfer_us: u64,
     /// Events that brought tokens of an answer to the node, by their number of tokens: steps of the
     /// engine, or messages of the server behind it.
     pub events: BatchSizes,
@@ -149,7 +155,7 @@ impl NodeUse {
             engine: EngineUse {
                 events: e.events.clone().since(&b.events),
                 ..counts_since!(e, b: busy_us batches samples server_busy nans handles
-                    fetched_tokens)
+                    fetched_tokens transfer_bytes transfer_us)
             },
             ..clocks
         }

@@ -11,8 +11,8 @@ use crate::{
     pictures::{facts, ledger, loadgen, phases},
     terminal,
     text::{
-        Page, RED, YELLOW, grouped, rate, refusal, time_us, with_busy, with_events, with_losses,
-        with_nans, with_refusals, with_unfetched,
+        Page, RED, YELLOW, grouped, kv_caches, rate, refusal, time_us, with_busy, with_events,
+        with_losses, with_nans, with_refusals, with_unfetched,
     },
 };
 
@@ -97,6 +97,7 @@ fn summary(run: &RunFolder) -> Page {
         );
     }
     page.list("stages", stages(&r.stages), "");
+    page.list("KV caches", kv_caches(&system.accelerators).take(MOST), "");
     page.list("settings", r.setting_notes.iter().take(MOST), YELLOW);
     page.list(
         "refused",

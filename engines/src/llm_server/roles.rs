@@ -86,6 +86,40 @@ fn transport(log: &str) -> Option<&str> {
 pub(super) struct Fetched {
     handles: AtomicU64,
     tokens: AtomicU64,
+    transfer_bytes: AtomicU64,
+    transfer_us: AtomicU64,
+}
+
+/// Transfers of KV caches that ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Transfers {
+    pub bytes: u64,
+    /// Microseconds of all transfers together.
+    pub us: u64,
+}
+
+impl Transfers {
+    /// Transfers in the statistics of a connector: lists of bytes and of seconds, an element for
+    /// each transfer. Several connectors have an object each.
+    pub fn of(stats: &Value) -> Self {
+        let sum = |key| sum_of(stats, key);
+        Transfers {
+            // A conversion to an integer saturates.
+            bytes: sum("bytes_transferred") as u64,
+            us: (sum("transfer_duration") * 1e6).round() as u64,
+        }
+    }
+}
+
+/// Sum of the lists under `key`, in `stats` and the objects in it.
+fn sum_of(stats: &Value, key: &str) -> f64 {
+    let fields = stats.as_object().into_iter().flatten();
+    let each = fields.map(|(name, value)| match value {
+        Value::Array(all) if name == key => all.iter().filter_map(Value::as_f64).sum(),
+        Value::Object(_) => sum_of(value, key),
+        _ => 0.0,
+    });
+    each.sum()
 }
 
 impl Fetched {
@@ -95,10 +129,17 @@ impl Fetched {
         self.tokens.fetch_add(tokens, Relaxed);
     }
 
+    pub fn add_transfers(&self, transfers: Transfers) {
+        self.transfer_bytes.fetch_add(transfers.bytes, Relaxed);
+        self.transfer_us.fetch_add(transfers.us, Relaxed);
+    }
+
     pub fn counts(&self) -> ServerCounts {
         ServerCounts {
             handles: self.handles.load(Relaxed),
             fetched_tokens: self.tokens.load(Relaxed),
+            transfer_bytes: self.transfer_bytes.load(Relaxed),
+            transfer_us: self.transfer_us.load(Relaxed),
             ..ServerCounts::default()
         }
     }

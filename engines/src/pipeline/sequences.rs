@@ -143,6 +143,8 @@ impl Sequences {
             nans: server.nans,
             handles: server.handles,
             fetched_tokens: server.fetched_tokens,
+            transfer_bytes: server.transfer_bytes,
+            transfer_us: server.transfer_us,
             ..EngineUse::default()
         }
     }

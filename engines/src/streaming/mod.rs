@@ -88,6 +88,11 @@ pub struct ServerCounts {
     pub handles: u64,
     /// See `handles`.
     pub fetched_tokens: u64,
+    /// Bytes of KV caches that the server's connector moved, and the sum of the transfers' times in
+    /// microseconds; 0 if the server does not report them.
+    pub transfer_bytes: u64,
+    /// See `transfer_bytes`.
+    pub transfer_us: u64,
 }
 
 /// The samples that wait for an engine that batches by itself.

@@ -56,10 +56,11 @@ pub fn judge(run: &RunRecord) -> Limits {
     }
     if let Aim::Open = aim {
         type Rule<'a> = fn(&JudgedRun<'a>) -> Option<Finding>;
-        let rules: [Rule<'_>; 5] = [
+        let rules: [Rule<'_>; 6] = [
             JudgedRun::cores,
             JudgedRun::link,
             JudgedRun::slots,
+            JudgedRun::transfer,
             JudgedRun::engine,
             JudgedRun::wake_ups,
         ];
@@ -332,6 +333,17 @@ impl<'a> JudgedRun<'a> {
     }
 
     /// Finds an engine that computes all the time, or the setting that limits it.
+    /// Finds the transfer of KV caches as most of a decode node's round trip. The wait for a decode
+    /// node is not part of it.
+    fn transfer(&self) -> Option<Finding> {
+        let transfer = self.mean_us(Stage::Transfer) - self.mean_us(Stage::IssueToPost);
+        let round_trip = self.mean_us(Stage::RoundTrip);
+        let [shown, whole] = [transfer, round_trip].map(text::time_us);
+        let figure = format!("KV caches took {shown} of a decode node's {whole}");
+        let found = self.found(Cause::Transfer, figure);
+        found.filter(|_| share(transfer, round_trip) >= MOST)
+    }
+
     fn engine(&self) -> Option<Finding> {
         match self.busiest().filter(|_| !self.by_latency) {
             Some((a, busy)) if busy >= BUSY => self.engine_at_work(a, busy),

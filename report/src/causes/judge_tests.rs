@@ -237,6 +237,22 @@ fn a_sample_at_a_time_is_limited_by_what_most_of_its_time_goes_to() {
 }
 
 #[test]
+fn kv_caches_that_come_slowly_are_named_and_a_wait_for_a_decode_node_is_not() {
+    let run = |transfer_us: f64, post_us: f64| {
+        let mut run = scenario("Server", 10_000, [post_us, 50.0, 100.0, 500.0, 5.0]);
+        run["stages"][Stage::Transfer.key()] = json!({"mean_us": transfer_us});
+        [run, missed()]
+    };
+    names(
+        Cause::Transfer,
+        "took 500 us of a decode node's 650 us",
+        &run(505.0, 5.0),
+    );
+    not(Cause::Transfer, &run(905.0, 700.0));
+    not(Cause::Transfer, &run(0.0, 5.0));
+}
+
+#[test]
 fn threads_that_wait_for_cores_are_named_before_all_that_is_late_for_that() {
     let offline = scenario("Offline", 10_000, CALM);
     let mut single = scenario("SingleStream", 10_000, [5.0, 80.0, 1.0, 20.0, 5.0]);

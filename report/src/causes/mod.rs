@@ -73,6 +73,15 @@ const ROWS: [(Cause, [&str; 3]); 9] = [
         ],
     ),
     (
+        Cause::Transfer,
+        [
+            "transfer",
+            "KV caches take longer from node to node than the answers take to compute",
+            "look at what carries them in the decode node's log: TCP is slow; a faster link, or \
+             nodes that compute both phases",
+        ],
+    ),
+    (
         Cause::Engine,
         [
             "engine",

@@ -93,6 +93,21 @@ pub fn with_unfetched(accelerators: &[AcceleratorRecord]) -> Option<String> {
     (!nodes.is_empty()).then(|| format!("{words} ({})", nodes.join(", ")))
 }
 
+/// Bytes and time of the KV caches that came to each decode node, a prompt, where its engine counts
+/// them. Transfers that overlap count each.
+pub fn kv_caches(accelerators: &[AcceleratorRecord]) -> impl Iterator<Item = String> {
+    let moved = accelerators
+        .iter()
+        .filter(|a| a.used.engine.handles > 0 && a.used.engine.transfer_bytes > 0);
+    moved.map(|a| {
+        let used = &a.used.engine;
+        let prompts = text::counted(used.handles, "prompt");
+        let bytes = text::bytes(used.transfer_bytes / used.handles);
+        let time = text::time_us(used.transfer_us as f64 / used.handles as f64);
+        format!("{}: {prompts}, {bytes} and {time} each", a.node)
+    })
+}
+
 /// The count of each accelerator whose count is not 0.
 fn each_above_zero(all: &[AcceleratorRecord], count: fn(&EngineUse) -> u64) -> Option<String> {
     let counts = all.iter().map(|a| (&a.node, count(&a.used.engine)));
@@ -167,6 +182,20 @@ mod tests {
         assert!(words.ends_with("computed twice (c)"), "{words}");
         all[2].used.engine.fetched_tokens = 1;
         assert_eq!(with_unfetched(&all), None);
+    }
+
+    #[test]
+    fn kv_caches_are_shown_a_prompt_where_an_engine_counts_their_bytes() {
+        let mut all = ["a", "b"].map(|node| AcceleratorRecord {
+            node: node.to_owned(),
+            ..AcceleratorRecord::default()
+        });
+        all[1].used.engine.handles = 4;
+        assert_eq!(kv_caches(&all).count(), 0);
+        let used = &mut all[1].used.engine;
+        (used.transfer_bytes, used.transfer_us) = (4_000_000, 10_000);
+        let lines: Vec<_> = kv_caches(&all).collect();
+        assert_eq!(lines, ["b: 4 prompts, 1.00 MB and 2.50 ms each"]);
     }
 
     fn loss(node: &str, at_s: Option<f64>) -> LossRecord {

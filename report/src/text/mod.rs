@@ -5,7 +5,8 @@ mod events;
 use serde::Serialize;
 
 pub use events::{
-    refusal, with_busy, with_events, with_losses, with_nans, with_refusals, with_unfetched,
+    kv_caches, refusal, with_busy, with_events, with_losses, with_nans, with_refusals,
+    with_unfetched,
 };
 pub(crate) use view::{
     Page, RED, YELLOW, accuracy, bit_rate, bytes, counted, date, grouped, percent, rate, short,

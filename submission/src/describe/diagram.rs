@@ -26,7 +26,14 @@ struct Port {
 pub fn svg(form: &Form, system: &DescribedSystem) -> String {
     let mut body = String::new();
     let mut ports = Vec::new();
-    let mut draw = |role, machine, (x, y)| draw_node(&mut body, &mut ports, role, machine, (x, y));
+    let mut draw = |side, machine: &UsedNode, at| {
+        let title = match system.titles(machine) {
+            names if names.is_empty() => machine.node.host.clone(),
+            names => names,
+        };
+        let title = format!("{side}: {title}");
+        draw_node(&mut body, &mut ports, &title, machine, at)
+    };
     let left = draw("LoadGen", &system.frontend, (20, HEADER));
     let mut y = HEADER;
     for machine in &system.accelerators {
@@ -59,7 +66,7 @@ pub fn svg(form: &Form, system: &DescribedSystem) -> String {
 fn draw_node(
     out: &mut String,
     ports: &mut Vec<Port>,
-    role: &str,
+    title: &str,
     machine: &UsedNode,
     (x, y): (u32, u32),
 ) -> u32 {
@@ -68,16 +75,12 @@ fn draw_node(
     if !node.gpus.is_empty() {
         rows.push(format!("{} x {}", node.gpus.len(), node.gpus[0].name));
     }
-    let name = match machine.names.join(", ") {
-        name if name.is_empty() => node.host.clone(),
-        name => name,
-    };
     let nics = machine.nics.iter();
     let nics = nics.flat_map(|used| used.nic.ports().iter().map(move |port| (&used.nic, port)));
     let lines = rows.len() + 2 * nics.clone().count();
     let lines = u32::try_from(lines).unwrap_or(u32::MAX / 64);
     let height = (lines + 2).saturating_mul(LINE);
-    frame(out, x, y, BOX, height, &format!("{role}: {name}"));
+    frame(out, x, y, BOX, height, title);
     let mut at = y + 2 * LINE;
     for row in rows {
         text(out, x + 10, at, &row);

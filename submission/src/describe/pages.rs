@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use fabric::kinds::FabricLayers;
 use machine::{Nic, Node};
+use record::NodeRole;
 
 use super::{
     escape::markdown,
@@ -25,6 +26,14 @@ pub fn network(form: &Form, system: &DescribedSystem) -> String {
     out += "LoadGen's node and the SUT's are separate machines. A sample leaves LoadGen's node from the memory that the \
             QSL loaded it into, as one message at its true length, through one of the NICs below; the SUT's node gets \
             it through one of its own, computes, and sends the answer back the same way, from which LoadGen reads it.\n\n";
+    let [prefill, decode] = [NodeRole::Prefill, NodeRole::Decode].map(|r| system.with_role(r));
+    if prefill > 0 {
+        let _ = writeln!(
+            out,
+            "The SUT computes each prompt on a prefill node, of which it has {prefill}, and the answer on a decode \
+             node, of which it has {decode}. The connector of the engines moves the prompt's KV cache between them.\n"
+        );
+    }
     let all = layers(form, system);
     let rates = distinct(system.nics().flat_map(|used| used.nic.ports()).map(speed));
     let layer = |of: fn(&FabricLayers) -> &String| {
@@ -48,9 +57,9 @@ pub fn network(form: &Form, system: &DescribedSystem) -> String {
     let _ = writeln!(out, "\nIn one: {protocol}, {connections} connections.\n");
     out += "## NICs\n\n| node | side | NIC | card | driver, firmware | link | MTU | addresses | PCIe |\n\
             | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
-    rows_of(&mut out, "LoadGen", &system.frontend);
+    rows_of(&mut out, "LoadGen", system, &system.frontend);
     for machine in &system.accelerators {
-        rows_of(&mut out, "SUT", machine);
+        rows_of(&mut out, "SUT", system, machine);
     }
     out += "\n## Between them\n\n";
     if form.switches.is_empty() {
@@ -70,18 +79,18 @@ pub fn network(form: &Form, system: &DescribedSystem) -> String {
         let node = &machine.node;
         let settings = [&node.operating_system, &node.kernel, &node.tcp.join("; ")];
         let [os, kernel, tcp] = settings.map(|s| markdown(s));
-        let name = machine.names.join(", ");
+        let name = system.titles(machine);
         let _ = writeln!(out, "* {name}: {os}, Linux {kernel}; {tcp}");
     }
     out
 }
 
-fn rows_of(out: &mut String, side: &str, machine: &UsedNode) {
+fn rows_of(out: &mut String, side: &str, system: &DescribedSystem, machine: &UsedNode) {
     for nic in machine.nics.iter().map(|used| &used.nic) {
         for port in nic.ports() {
             let mtu = nic.mtu.map(|m| m.to_string()).unwrap_or_default();
             let cells = [
-                machine.names.join(", "),
+                system.titles(machine),
                 side.to_owned(),
                 nic.titled(port),
                 port.model.clone(),

@@ -3,6 +3,7 @@
 use engines::EngineConfig;
 use fabric::kinds::FabricLayers;
 use machine::{Disk, Gpu, Nic, Node};
+use record::NodeRole;
 use serde_json::{Map, Value};
 
 use super::{
@@ -45,6 +46,25 @@ impl DescribedSystem {
 
     pub fn nics(&self) -> impl Iterator<Item = &UsedNic> {
         self.machines().flat_map(|machine| &machine.nics)
+    }
+
+    /// The names of a machine's nodes, each with its role if it computes one phase of an answer.
+    pub fn titles(&self, machine: &UsedNode) -> String {
+        let title = |name: &String| {
+            let engine = self.engines.iter().find(|(node, _)| **node == **name);
+            match engine.map_or(NodeRole::Both, |(_, engine)| engine.role) {
+                NodeRole::Both => name.clone(),
+                role => format!("{name} ({role})"),
+            }
+        };
+        let titles: Vec<_> = machine.names.iter().map(title).collect();
+        titles.join(", ")
+    }
+
+    /// Number of nodes with this role.
+    pub fn with_role(&self, role: NodeRole) -> usize {
+        let engines = self.engines.iter();
+        engines.filter(|(_, engine)| engine.role == role).count()
     }
 }
 

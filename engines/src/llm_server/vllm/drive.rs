@@ -25,7 +25,8 @@ use std::{
 use super::{
     handshake::Connected,
     messages::{
-        ABORT, ADD, DEAD, Output, PromptCounts, Sampling, finish, put_abort, put_request, read_step,
+        ABORT, ADD, DEAD, Output, PromptCounts, Sampling, finish, put_abort, put_request,
+        read_step, read_transfers,
     },
     versions::CoreVersion,
     zmtp::Connection,
@@ -343,6 +344,11 @@ impl Driver {
                 return Err("it reports ENGINE_CORE_DEAD".to_owned());
             }
             let step = read_step(message, self.version)?;
+            if !self.limits.role.is_both()
+                && let Some(transfers) = read_transfers(message)
+            {
+                self.fetched.add_transfers(transfers);
+            }
             let core = step.core;
             let tokens = step.outputs.iter().any(|output| !output.tokens.is_empty());
             for output in step.outputs {

@@ -7,7 +7,10 @@
 use std::{collections::BTreeMap, fmt};
 
 use super::versions::CoreVersion;
-use crate::llm_server::account::{Account, Tokens, signed};
+use crate::llm_server::{
+    account::{Account, Tokens, signed},
+    roles::Transfers,
+};
 use qdl::request::RequestOptions;
 use record::NodeRole;
 use rmp_serde::{Serializer, from_slice, to_vec_named};
@@ -204,6 +207,21 @@ pub(super) fn read_step<'a>(message: &'a [u8], version: &CoreVersion) -> Result<
     step.map_err(|e| format!("its output is not understood: {e}"))
 }
 
+/// Transfers of KV caches in the statistics of a step. `None` if it has none or they are malformed,
+/// as with `--disable-log-stats`.
+pub(super) fn read_transfers(message: &[u8]) -> Option<Transfers> {
+    let mut input = rmp_serde::Deserializer::from_read_ref(message);
+    input.deserialize_seq(StepTransfers).ok()?
+}
+
+/// `SchedulerStats`, as far as it is read.
+#[derive(Deserialize)]
+struct SchedulerStats {
+    /// Present if a transfer has ended since the last step.
+    #[serde(default)]
+    kv_connector_stats: Option<Value>,
+}
+
 fn field<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(seq: &mut A) -> Result<T, A::Error> {
     let next = seq.next_element()?;
     next.ok_or_else(too_few)
@@ -248,6 +266,26 @@ macro_rules! reads_array {
 reads_array!(StepOf, Step<'de>);
 reads_array!(OutputsOf, Vec<Output<'de>>);
 reads_array!(OutputOf, Output<'de>);
+
+/// Reads the statistics of a step, whose place all versions share.
+struct StepTransfers;
+
+impl<'de> Visitor<'de> for StepTransfers {
+    type Value = Option<Transfers>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an array")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+        // Core, outputs.
+        skip(&mut seq, 2)?;
+        let stats = seq.next_element::<Option<SchedulerStats>>()?.flatten();
+        while seq.next_element::<IgnoredAny>()?.is_some() {}
+        let stats = stats.and_then(|stats| stats.kv_connector_stats);
+        Ok(stats.as_ref().map(Transfers::of))
+    }
+}
 
 impl StepOf<'_> {
     fn read<'de, A: SeqAccess<'de>>(self, seq: &mut A) -> Result<Step<'de>, A::Error> {
@@ -431,6 +469,37 @@ mod tests {
         output[counts] = json!({"num_prompt_tokens": 9, "num_cached_tokens": 4, "n": 1});
         output[counts + 2] = json!(3);
         rmp_serde::to_vec(&(1, [output], (), 1.5)).expect("written")
+    }
+
+    /// The shape of NIXL's statistics in vLLM 0.32, alone and under `MultiConnector`.
+    #[test]
+    fn transfers_of_kv_caches_are_summed_and_malformed_ones_are_none() {
+        let nixl = json!({
+            "transfer_duration": [0.25, 0.5], "post_duration": [0.1, 0.1],
+            "bytes_transferred": [4096, 8192], "num_descriptors": [1, 2],
+            "num_failed_transfers": [],
+        });
+        let sums = Transfers {
+            bytes: 12_288,
+            us: 750_000,
+        };
+        let of = |stats: Value| {
+            let message = rmp_serde::to_vec(&(0, [(); 0], stats, 1.5, ())).expect("written");
+            let step = read_step(&message, version(32)).expect("a step");
+            assert!(step.outputs.is_empty());
+            read_transfers(&message)
+        };
+        let stats = |connector: &Value| json!({"n": 1, "kv_connector_stats": connector});
+        assert_eq!(of(stats(&nixl)), Some(sums));
+        let several = json!({"NixlConnector": {"data": nixl}, "OtherConnector": {"n": 1}});
+        assert_eq!(of(stats(&several)), Some(sums));
+        let odd = json!({"bytes_transferred": 7, "transfer_duration": ["a", null, -1.0]});
+        assert_eq!(of(stats(&odd)), Some(Transfers::default()));
+        for none in [stats(&Value::Null), json!({}), json!(null), json!(7)] {
+            assert_eq!(of(none), None);
+        }
+        // Recorded without statistics.
+        assert_eq!(read_transfers(&bytes(FIRST)), None);
     }
 
     #[test]
