@@ -308,6 +308,8 @@ impl Connection {
     }
 
     /// Posts these bytes of a source region through a reserved slot.
+    // The call would take 37 instructions of each sample: arguments and result pass by memory.
+    #[inline(always)]
     pub(super) fn post_at(
         &self,
         link: &mut dyn Tx,
