@@ -9,7 +9,7 @@ pub use judge::judge;
 
 /// Every cause, in the order of the judge's rules: an earlier cause entails later ones. The cells
 /// are name, meaning and remedy.
-const ROWS: [(Cause, [&str; 3]); 9] = [
+const ROWS: [(Cause, [&str; 3]); 10] = [
     (
         Cause::Standstill,
         [
