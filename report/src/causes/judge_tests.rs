@@ -240,11 +240,10 @@ fn a_sample_at_a_time_is_limited_by_what_most_of_its_time_goes_to() {
 fn kv_caches_that_come_slowly_are_named_and_a_wait_for_a_decode_node_is_not() {
     let run = |transfer_us: f64, post_us: f64| {
         let mut run = scenario("Server", 10_000, [post_us, 50.0, 100.0, 500.0, 5.0]);
-        let row = StageRow {
+        run["stages"][Stage::Transfer.key()] = json!(StageRow {
             mean_us: transfer_us,
             ..StageRow::default()
-        };
-        run["stages"][Stage::Transfer.key()] = json!(row);
+        });
         [run, missed()]
     };
     names(
