@@ -332,7 +332,6 @@ impl<'a> JudgedRun<'a> {
         self.found(Cause::Slots, figure).filter(|_| small || idle)
     }
 
-    /// Finds an engine that computes all the time, or the setting that limits it.
     /// Finds the transfer of KV caches as most of a decode node's round trip. The wait for a decode
     /// node is not part of it.
     fn transfer(&self) -> Option<Finding> {
@@ -344,6 +343,7 @@ impl<'a> JudgedRun<'a> {
         found.filter(|_| share(transfer, round_trip) >= MOST)
     }
 
+    /// Finds an engine that computes all the time, or the setting that limits it.
     fn engine(&self) -> Option<Finding> {
         match self.busiest().filter(|_| !self.by_latency) {
             Some((a, busy)) if busy >= BUSY => self.engine_at_work(a, busy),

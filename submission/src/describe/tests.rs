@@ -4,11 +4,13 @@ use std::{
 };
 
 use ::machine::Node;
+use engines::EngineConfig;
 use fabric::{kinds::NicFabric, ofi::OfiKeys};
 use qdl::{
     config::NicConfig,
     testkit::{assert_has, machine},
 };
+use record::NodeRole;
 use serde_json::{Value, json};
 
 use super::{
@@ -423,6 +425,31 @@ fn two_nodes_of_one_machine_are_one_machine_with_the_nics_of_both() {
     );
     let page = pages::network(&rig.form, &both);
     assert_has(&page, &["| acc-a, acc-b, acc-b | SUT |"]);
+    assert!(!page.contains("prefill"), "{page}");
+
+    let engine = |(node, role)| {
+        let engine = EngineConfig {
+            role,
+            ..EngineConfig::default()
+        };
+        (name(node), engine)
+    };
+    both.engines = [("acc-a", NodeRole::Prefill), ("acc-b", NodeRole::Decode)]
+        .map(engine)
+        .to_vec();
+    let page = pages::network(&rig.form, &both);
+    let counts = [
+        "prefill node, of which it has 1",
+        "decode node, of which it has 1",
+    ];
+    let named = "acc-a (prefill), acc-b (decode)";
+    assert_has(&page, &counts);
+    assert_has(
+        &page,
+        &["The connector of the engines", &format!("| {named}")],
+    );
+    let title = format!("SUT: {named}");
+    assert_has(&diagram::svg(&rig.form, &both), &[&title]);
 }
 
 #[test]
