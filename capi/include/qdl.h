@@ -73,7 +73,7 @@ typedef struct qdl_event {
     uint64_t at_ns;      /* when a NIC thread read it, on CLOCK_MONOTONIC */
     uint32_t len;        /* bytes of `data` */
     uint32_t offset;     /* of a part: bytes of the answer before it */
-    uint32_t connection; /* of QDL_DONE: index of the connection; else UINT32_MAX */
+    uint32_t connection; /* index of the connection that answered or refused; else UINT32_MAX */
     uint16_t kind;
     uint16_t flags;
 } qdl_event;

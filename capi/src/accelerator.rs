@@ -298,7 +298,7 @@ impl Accelerator {
                 }
             }
             types::QDL_REFUSED => {}
-            _ => return types::QDL_E_USAGE,
+            kind => wrong = Some(format!("no answer has kind {kind}")),
         }
         let Some(ticket) = tickets.take(answer.ticket) else {
             return types::QDL_E_USAGE;

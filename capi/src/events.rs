@@ -85,8 +85,10 @@ impl Bell {
 
     /// Makes the descriptor unreadable. Called before the look for what rang: a later ring stays.
     pub fn hush(&self) {
-        if !self.is_closed.load(Ordering::SeqCst) {
-            self.event.clear();
+        self.event.clear();
+        // A ring of `close` that was cleared.
+        if self.is_closed.load(Ordering::SeqCst) {
+            self.ring();
         }
     }
 

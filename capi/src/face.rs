@@ -33,6 +33,14 @@ fn check<T>(pointer: *const T, n: usize, name: &str) -> Result<(), Failure> {
     }
 }
 
+/// Refuses a call that could take nothing: it would wait with its descriptor readable.
+fn at_least_one(max: usize) -> Result<(), Failure> {
+    match max {
+        0 => Err(Failure::usage("`max` is 0")),
+        _ => Ok(()),
+    }
+}
+
 /// The `n` structs at a pointer.
 ///
 /// # Safety
@@ -177,6 +185,7 @@ pub unsafe extern "C" fn qdl_poll(
     call(|| {
         // SAFETY: the header asks for it.
         let (out, to) = unsafe { (write(events, max, "events")?, write(lease, 1, "lease")?) };
+        at_least_one(max)?;
         let frontend = handles::frontend(handle)?;
         let (n, kept) = frontend.events.poll(out, millis(timeout_ms));
         to[0] = kept.map_or(0, |lease| handles::add(Object::Lease(Arc::new(lease))));
@@ -310,6 +319,7 @@ pub unsafe extern "C" fn qdl_arrivals(
     timeout_ms: u32,
 ) -> i64 {
     call(|| {
+        at_least_one(max)?;
         // SAFETY: the header asks for it.
         let out = unsafe { write(arrivals, max, "arrivals") }?;
         Ok(handles::accelerator(handle)?.arrivals(out, millis(timeout_ms)) as i64)

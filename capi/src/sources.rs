@@ -29,12 +29,17 @@ impl Sources {
             return Err(Failure::usage("memory to register is not NULL or empty"));
         };
         let start = base.as_ptr() as usize;
+        if start.checked_add(len).is_none() {
+            return Err(Failure::usage(format!(
+                "no memory has {len} bytes at {start:#x}"
+            )));
+        }
         let at = self.by_address.partition_point(|(first, _)| *first < start);
         let ends_before = |i: &usize| {
             let (first, index) = self.by_address[*i];
             first + self.regions[index].len() <= start
         };
-        let begins_behind = |(first, _): &(usize, usize)| start.saturating_add(len) <= *first;
+        let begins_behind = |(first, _): &(usize, usize)| start + len <= *first;
         let is_free = at.checked_sub(1).as_ref().is_none_or(ends_before)
             && self.by_address.get(at).is_none_or(begins_behind);
         if !is_free {

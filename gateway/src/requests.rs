@@ -274,7 +274,8 @@ impl Asked {
     ) -> Poll<Option<Result<(), ApiError>>> {
         let mut requests = self.requests.places.borrow_mut();
         let Some(request) = of(&mut requests, self.id) else {
-            return Poll::Ready(Some(Ok(())));
+            let text = "the request has no record";
+            return Poll::Ready(Some(Err(ApiError::server(500, text))));
         };
         std::mem::swap(&mut request.pending, tokens);
         if request.end.is_none() && tokens.is_empty() {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import json
+import os
 from typing import Any, Optional
 
 import numpy as np
@@ -128,12 +129,14 @@ class Cluster(Handle):
             if len(events) or self._is_finished:
                 return events
             ready: "asyncio.Future[None]" = loop.create_future()
-            descriptor = self.fileno()
+            # The loop has one reader a descriptor, and two tasks may wait.
+            descriptor = os.dup(self.fileno())
             loop.add_reader(descriptor, lambda: None if ready.done() else ready.set_result(None))
             try:
                 await ready
             finally:
                 loop.remove_reader(descriptor)
+                os.close(descriptor)
 
     def cancel(self, ids: ArrayLike) -> None:
         """Asks for the end of samples; each still ends with DONE or FAILED."""
@@ -146,8 +149,8 @@ class Cluster(Handle):
 
     def finish(self) -> None:
         """Waits for samples in flight, up to the deadline `drain`, and says good-bye."""
-        self._is_finished = True
         super().finish()
+        self._is_finished = True
 
     def record(self) -> Any:
         """The record of the run, after `finish`: the keys of summary.json that concern the system."""

@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Empty, Limited};
 use hyper::{
     Request, StatusCode, Uri,
     client::conn::http1::{SendRequest, handshake},
@@ -27,6 +27,8 @@ const UNMEASURED: usize = 50;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest wait for a connection of few hops: a router that drops without a word is slow.
 const HOP_PATIENCE: Duration = Duration::from_secs(1);
+/// Longest body of an answer to `GET /health`.
+const BODY_BYTES_MAX: usize = 64 << 10;
 /// Most routers that are looked for.
 const MOST_ROUTERS: u32 = 30;
 
@@ -111,7 +113,8 @@ async fn health(sender: &mut SendRequest<Empty<Bytes>>, url: &str) -> Result<(),
     let answer = sender.send_request(request).await;
     let answer = answer.map_err(|e| e.to_string())?;
     let status = answer.status();
-    answer.collect().await.map_err(|e| e.to_string())?;
+    let body = Limited::new(answer.into_body(), BODY_BYTES_MAX);
+    body.collect().await.map_err(|e| e.to_string())?;
     match status {
         StatusCode::OK => Ok(()),
         status => Err(format!(

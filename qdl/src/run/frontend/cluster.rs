@@ -404,6 +404,9 @@ impl Cluster {
     /// Drains outstanding samples, ends every session with a bye, and stops every thread.
     pub fn finish(mut self) -> SystemRecord {
         let sides = block_on(self.leave());
+        if self.state.dispatcher().outstanding() > 0 {
+            self.abort("not answered within `deadlines.drain_ms`");
+        }
         // Stops the NIC threads before the byes: a connection closed first by its peer looks lost.
         self.state.dispatcher().stop();
         self.stop_control();
