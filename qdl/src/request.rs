@@ -232,7 +232,7 @@ impl RequestOptions {
         is_one.then_some(len)
     }
 
-    /// Decodes a whole block; an empty one has no options. Allocates for stop ids alone.
+    /// Decodes a whole block; an empty one has no options. Allocates for stop ids and a handle alone.
     ///
     /// # Errors
     /// [`OptionsError`] is the reason to refuse the sample.

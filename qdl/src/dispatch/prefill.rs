@@ -30,7 +30,6 @@ use record::NodeRole;
 use super::{
     Attempt, Connection, DispatchState, NEW, PREFILLED, Sample, WARM_UP_ID,
     connection::{NotPosted, Payloads},
-    posting::Burst,
 };
 use crate::{connection::tracker::InFlight, request::RequestOptions};
 use fabric::{Tx, clock::now_ns, os::lock};
@@ -123,10 +122,7 @@ impl DispatchState {
             return self.complete_empty(&[attempt.sample]);
         }
         let is_decode = |c: &Connection| c.cfgs.role == NodeRole::Decode;
-        if let Some((to, is_idle)) = self.enqueue(&attempt, is_decode) {
-            let is_free = is_idle || to.is_crowded();
-            self.post_or_leave(to, Burst::of(&attempt.sample), is_free, &mut 0);
-        } else {
+        if !self.retry_now(&attempt, is_decode) {
             self.backlogs[PREFILLED].push(std::iter::once(attempt));
             self.look_again(id);
             // A slot may have come free between the choice and the push.

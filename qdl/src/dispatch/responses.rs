@@ -630,8 +630,9 @@ impl DispatchState {
         }
     }
 
-    /// Retries a refused sample over a connection that `may` admits; false if none has room.
-    fn retry_now(&self, attempt: &Attempt, may: impl Fn(&Connection) -> bool) -> bool {
+    /// Sends a refused or prefilled sample over a connection that `may` admits; false if none has
+    /// room.
+    pub(super) fn retry_now(&self, attempt: &Attempt, may: impl Fn(&Connection) -> bool) -> bool {
         let Some((connection, is_idle)) = self.enqueue(attempt, may) else {
             return false;
         };

@@ -147,14 +147,17 @@ impl DispatchState {
         let up = (0..self.connections.len()).filter(is_up);
         let up: Vec<_> = up.map(place).collect();
         let standing = |peer: usize| limits.standing[peer].load(Ordering::SeqCst);
-        // Samples wait at a busy accelerator where no other takes them.
-        let any_takes = up.iter().any(|(peer, _)| standing(*peer) == TAKES);
+        // Samples wait at a busy accelerator where no other of its role takes them.
+        let any_takes = |role: NodeRole| {
+            let mut all = self.connections.iter().enumerate();
+            all.any(|(i, c)| c.cfgs.role == role && is_up(&i) && standing(c.cfgs.peer) == TAKES)
+        };
         let mut more = false;
         for (i, connection) in self.connections.iter().enumerate() {
             let c = &connection.cfgs;
             let before = connection.tracker.allowance();
             let standing = standing(c.peer);
-            if standing == AWAY || (standing == BUSY && any_takes) {
+            if standing == AWAY || (standing == BUSY && any_takes(c.role)) {
                 connection.tracker.allow(0);
                 // A thread that fills the ring from here on sees the connection closed.
                 fence(Ordering::SeqCst);

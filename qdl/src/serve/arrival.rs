@@ -249,7 +249,7 @@ impl Arrival {
     }
 
     /// The output buffer from byte `offset` on; empty beyond its end. The origin may read earlier
-    /// parts ([`Origin::part`]) while the caller writes behind them.
+    /// parts ([`Origin::parts`]) while the caller writes behind them.
     pub fn output_from(&mut self, offset: usize) -> &mut [u8] {
         let offset = offset.min(self.capacity as usize);
         // SAFETY: by `new`, this arrival alone accesses `capacity` bytes; `offset` is at most that.

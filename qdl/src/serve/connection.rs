@@ -318,7 +318,7 @@ impl ServeConnection {
         // grant only after it has posted the response. By then the arrival has ended (`respond`),
         // and only the kernel or the NIC reads the output. A peer's write without a grant breaks
         // the connection; one after the new grant can spoil only the peer's own response. Parts
-        // leave while the arrival lives: its owner writes only behind the bytes passed to `part`.
+        // leave while the arrival lives: its owner writes only behind the bytes passed to `parts`.
         // The header before the output and the trailer behind it do not belong to the arrival.
         // SAFETY: `at` checked both ranges, in regions that `self` keeps alive, and the arrival
         // keeps `self` alive. While it lives, no other thread writes the input or its part of the

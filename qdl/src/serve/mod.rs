@@ -8,7 +8,7 @@
 //!
 //! An [`Arrival`] borrows a slot of its connection. The engine reads the sample in that slot, and
 //! writes the response into the memory that the fabric sends. An engine that produces an answer
-//! step by step passes final bytes to [`Origin::part`] and writes on behind them.
+//! step by step passes final bytes to [`Origin::parts`] and writes on behind them.
 //!
 //! A service that answers each sample with the sum of its bytes:
 //!

@@ -82,9 +82,9 @@ impl LlmServer {
         let options = sink.as_ref().map_or(&none, |s| s.options());
         let body = (self.dialect).body(&self.ask, prompt, &account, options, is_whole);
         let body = Bytes::from(body.map_err(|e| Trouble::Garbled(e.to_string()))?);
-        // A whole answer comes after all its tokens.
+        // A whole answer comes after all its tokens; a prefill server's has one.
         let config = &self.ask.config;
-        let after = if is_whole {
+        let after = if is_whole && !account.hands_over {
             config.ready()
         } else {
             config.first_token()
