@@ -232,7 +232,8 @@ impl RequestOptions {
         is_one.then_some(len)
     }
 
-    /// Decodes a whole block; an empty one has no options. Allocates for stop ids and a handle alone.
+    /// Decodes a whole block; an empty one has no options. Allocates for stop ids and a handle
+    /// alone.
     ///
     /// # Errors
     /// [`OptionsError`] is the reason to refuse the sample.

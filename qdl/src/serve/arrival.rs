@@ -106,9 +106,9 @@ pub trait Origin: Send + Sync {
         let _ = ticket;
     }
 
-    /// Sends parts of answers, but not the last parts, which [`Origin::respond`] sends: one doorbell
-    /// for all. From the call on, the origin owns each output up to [`OutputPart::to`]. Called only
-    /// if [`Origin::stream`] asks for parts, and in order for each sample.
+    /// Sends parts of answers, but not the last parts, which [`Origin::respond`] sends, with one
+    /// doorbell. From the call on, the origin owns each output up to [`OutputPart::to`]. Called
+    /// only if [`Origin::stream`] asks for parts, and in order for each sample.
     fn parts(&self, parts: &[OutputPart]) {
         let _ = parts;
     }
